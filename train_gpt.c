@@ -57,7 +57,7 @@ static void prepare_run(Run *run) {
     const int tokenizer_is_given = option_is_typed(run->options, "tokenizer");     /* not adopted from the checkpoint */
     if (s->resume) run->resume = resume_find(s, run->options, &run->dir);
     run->checkpoint = run->resume.checkpoint;
-    run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init) : NULL;
+    run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init, NULL) : NULL;
     GPTConfig saved = run->from ? checkpoint_config(run->from) : (GPTConfig){0};
     if (run->from && !run->checkpoint && s->context > saved.T)
         saved.T = (int)s->context;                                  /* --init: more rows of wpe */
@@ -144,6 +144,10 @@ static int validation_due(const Run *run) {
 /* NaN = this step was not validated. */
 static double val_loss_of(const TrainState *state) { return state->val_step == state->step ? state->val_loss : NAN; }
 
+static int save_due(const Run *run) {
+    return run->state.step == run->settings.steps || is_due(run->state.step, run->settings.save_every);
+}
+
 /* Sets val_loss and val_step, unless a stop cuts it short: then a resume does it. */
 static void validate(Run *run) {
     const Settings *s = &run->settings;
@@ -155,13 +159,16 @@ static void validate(Run *run) {
     state->val.best = saver_best(&run->saver, state->val.best);     /* rank 0's */
     ranks_copy_from_first(&state->val.best, sizeof state->val.best);
     const int is_rise = val_history_add(&state->val, state->step, loss, state->val_loss);
+    BestLoss *best = &state->val.best;
+    if (best->step == state->step) best->is_extra = !save_due(run) && run->saver.state.step != state->step;
     state->val_loss = loss;
     state->val_step = state->step;
     if (first) corpus->val_floor = NAN;      /* that of the whole text */
     const double rate = targets_per_byte(corpus->val, run->tokenizer, s->val_tokens, run->config.T);
     report_validation(&run->report, &(ValidationReport){ .step = state->step, .loss = loss, .first = first,
                       .floor = corpus->val_floor, .targets_per_byte = rate });
-    if (is_rise && !comm_rank) warn_of_rise(&run->report, loss, &state->val.best);
+    if (is_rise && !comm_rank) warn_of_rise(&run->report, loss, best);
+    saver_validated(&run->saver, state);
 }
 
 /* Fails when the val loss is below the floor, once the save under way is complete. */
@@ -171,14 +178,6 @@ static void require_no_leak(Run *run) {
     saver_finish(&run->saver);
     fail("val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text must "
          "have leaked into the training data", run->state.val_loss, run->corpus.val_floor, run->settings.val_data);
-}
-
-/* Saves when it is due, and when the val loss of this step is the best so far. */
-static void save_step(Run *run, int due) {
-    BestLoss *best = &run->state.val.best;
-    const int is_best = best->step && best->step == run->state.step;
-    if (is_best) best->is_extra = !due;
-    if (due || is_best) saver_save(&run->saver, &run->state);
 }
 
 /* After --early-stop validations without a new best. */
@@ -199,9 +198,8 @@ static void repeat_validation(Run *run) {
 static void open_outputs(Run *run) {
     const Settings *s = &run->settings;
     const TrainState *state = &run->state;
-    const BestLoss best = state->val.best;
-    const int is_saved = run->checkpoint && !validation_due(run);
-    if (run->checkpoint && !is_saved) repeat_validation(run);
+    const TrainState saved = *state;
+    if (run->checkpoint && validation_due(run)) repeat_validation(run);
     if (comm_rank) run->dir.path = NULL;        /* rank 0 writes for all */
     if (run->dir.path) run_dir_open(&run->dir);
     const char *out = run->dir.path;
@@ -215,8 +213,9 @@ static void open_outputs(Run *run) {
                           .snapshot = { .options = run->options, .tokenizer = run->tokenizer,
                                         .train = data_id(run->corpus.train), .val = data_id(run->corpus.val) } };
     saver_open(&run->saver);
-    if (run->checkpoint) saver_resume(&run->saver, is_saved ? state->step : -1, best);
-    if (run->checkpoint && !is_saved) save_step(run, state->step == s->steps || is_due(state->step, s->save_every));
+    if (run->checkpoint) saver_resume(&run->saver, &saved);
+    if (state->val_step != saved.val_step && run->resume.changes) saver_save(&run->saver, state);
+    else if (state->val_step != saved.val_step)                   saver_validated(&run->saver, state);
     if (run->checkpoint && state->step >= s->steps)
         print_line(stdout, "all %lld steps are done; to train longer: --resume %s --steps N", (long long)s->steps,
                    shell_word(out));
@@ -268,17 +267,18 @@ static const char *train(Run *run) {
         const StepResult result = spike_detector_update(&state->spikes, &update.stats);  /* NONFINITE may end the run */
         if (result != APPLIED) report_skipped_step(&run->saver, s, &before, state, &update.stats, result);
 
-        const int validates = validation_due(run);
-        if (validates) validate(run);
         report_step(&run->report, &(StepReport){
             .step = state->step, .tokens = state->tokens, .loss = update.stats.loss, .norm = update.stats.norm,
             .learning_rate = learning_rate, .ms = ms, .comm_wait_ms = update.comm_wait_ms,
-            .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms, .val_loss = val_loss_of(state) });
+            .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms, .val_loss = NAN });
 
+        int saves = update.stats.save > 0 || save_due(run);
+        if (saves) saver_save(&run->saver, state);      /* before a validation, which a resume can repeat */
+        const int validates = validation_due(run);
+        if (validates) validate(run);
         const int is_last = state->step == s->steps || stops_early(run);
-        const int saves = update.stats.save > 0 || is_last || is_due(state->step, s->save_every);
         const int samples = s->sample_every && (is_last || is_due(state->step, s->sample_every));
-        save_step(run, saves);
+        if (!saves && (saves = is_last || state->val.best.step == state->step)) saver_save(&run->saver, state);
         if (samples) print_sample(&run->gpt, run->tokenizer, s, &run->report, state->step);
         require_no_leak(run);
         if (validates || saves || samples) began = seconds_now();
@@ -288,7 +288,7 @@ static const char *train(Run *run) {
         stop_reserve((comm_size > 1 ? 2.5 : 1.5) * step_s + 2 * run->saver.seconds);
         stop = ranks_stop(validation_due(run) ? 1 : update.stats.stop);     /* due still: a stop has cut it short */
     }
-    if (run->saver.saved_step != state->step) saver_save(&run->saver, state);
+    if (run->saver.state.step != state->step) saver_save(&run->saver, state);
     return validation_due(run) ? ranks_stop(1) : stop;
 }
 
@@ -308,12 +308,14 @@ int main(int argc, char **argv) {
     run.command = command_line(argc, argv);     /* without the secret, which launch_start has removed */
     device_open((DeviceOptions){ .threads = (int)s->threads, .index = launch_local_rank });
     if (!training) return use_checkpoint(s, run.options);
-    launch_join(s, run.options);
+    rendezvous_join(run.options);
+    heartbeat_busy(1);                          /* another host may tokenize or load for longer than --comm-timeout */
 
     prepare_run(&run);
     print_banner(&run);
     if (s->dry_run) return stdio_flush();
     create_model(&run);
+    heartbeat_busy(0);
     const char *stop = ranks_stop(ranks_stops());
     int code = EXIT_TRY_AGAIN;
     if (s->profile) {
@@ -326,6 +328,6 @@ int main(int argc, char **argv) {
         open_outputs(&run);
         code = finish_run(&run, train(&run));
     }
-    launch_end();
+    heartbeat_end();
     return code;
 }

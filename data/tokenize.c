@@ -60,7 +60,7 @@ static void write_partial(void *bpe) {
 static void train(Texts *texts) {
     double start = seconds_now();
     directory_make(out);
-    REQUIRE(directory_lock(out), "%s: another process writes to this directory: want another --out", out);
+    REQUIRE(directory_lock(out).fd, "%s: another process writes to this directory: want another --out", out);
     for (const char *const *name = names; *name; name++) {
         Path path = path_of(out, *name);
         REQUIRE(!file_exists(path.text), "%s exists: want another --out", path.text);

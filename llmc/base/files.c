@@ -1,4 +1,5 @@
 #include "files.h"
+#include "terminal.h"
 #include "../../kernels/check.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -184,10 +185,17 @@ const char *file_kind(const unsigned char *bytes, int64_t size) {
 
 static _Thread_local int write_error;      /* errno of the first file_write that failed since the last file_create */
 
-FILE *file_create(const char *path) {
+FILE *file_try_create(const char *path) {
     write_error = 0;
     signal(SIGXFSZ, SIG_IGN);      /* a limit on file sizes is then an error of write, not a signal */
-    FILE *file = fopen(path, "wbe");
+    if (unlink(path) && errno != ENOENT) return NULL;
+    /* O_EXCL: neither follows a link that another user puts there meanwhile, nor waits for the reader of a FIFO */
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return fd < 0 ? NULL : fdopen(fd, "w");
+}
+
+FILE *file_create(const char *path) {
+    FILE *file = file_try_create(path);
     REQUIRE(file, "%s: cannot create: %s", path, strerror(errno));
     return file;
 }
@@ -220,23 +228,30 @@ void directory_sync(const char *path) {
 /* A new name is durable once its directory is synced. */
 static void sync_parent(const char *path) { directory_sync(file_parent(path).text); }
 
-int directory_lock(const char *path) {
+DirectoryLock directory_lock(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     REQUIRE(fd >= 0, "%s: cannot open the directory: %s", path, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {               /* some file systems have no locks */
+    const int error = flock(fd, LOCK_EX | LOCK_NB) ? errno : 0;
+    if (error == EWOULDBLOCK) {
         close(fd);
-        return 0;
+        return (DirectoryLock){0};
     }
-    return fd;
+    if (error)                  /* EBADF of NFS, ENOLCK, ENOSYS */
+        print_line(stderr, "warning: %s: cannot be locked: %s: start no other process that writes to it", path,
+                   strerror(error));
+    return (DirectoryLock){ fd, !error };
 }
 
 void directory_make(const char *path) {
-    if (file_is_dir(path)) return;
-    directory_make(file_parent(path).text);
-    int error = mkdir(path, 0777) ? errno : 0;
-    if (error == EEXIST && file_is_dir(path)) error = 0;       /* made by another process */
-    REQUIRE(!error, "%s: cannot make the directory: %s", path, strerror(error));
-    sync_parent(path);
+    Path part = path_of(path, "");
+    for (char *slash = part.text; (slash = strchr(slash + 1, '/')); *slash = '/') {
+        *slash = 0;
+        if (file_is_dir(part.text)) continue;
+        const int error = mkdir(part.text, 0777) ? errno : 0;
+        REQUIRE(!error || (error == EEXIST && file_is_dir(part.text)), "%s: cannot make the directory: %s", part.text,
+                strerror(error));               /* EEXIST: made by another process */
+        sync_parent(part.text);
+    }
 }
 
 void file_rename(const char *from, const char *to) {
@@ -244,10 +259,13 @@ void file_rename(const char *from, const char *to) {
     sync_parent(to);
 }
 
-int file_exchange(const char *a, const char *b) {
-    if (renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE)) return 0;
+void file_exchange(const char *a, const char *b, const char *aside) {
+    if (renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE)) {
+        const int error = rename(b, aside) || rename(a, b) ? errno : 0;
+        rename(aside, error ? b : a);
+        REQUIRE(!error, "%s: cannot rename to %s: %s", a, b, strerror(error));
+    }
     sync_parent(b);
-    return 1;
 }
 
 /* ---- XXH64 with seed 0, by Yann Collet: github.com/Cyan4973/xxHash, doc/xxhash_spec.md */

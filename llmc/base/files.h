@@ -42,18 +42,22 @@ enum { SAFETENSORS_HEADER_MAX = 100000000 };                 /* bytes, by the fo
    NULL = unknown. */
 const char *file_kind(const unsigned char *bytes, int64_t size);
 
-/* A new file, for writing. file_close_durably reports the first error of file_write, fwrite and fprintf, and
-   closes the file also when it fails. */
+/* A new file, for writing; a file, link or FIFO of that name is removed first. file_close_durably reports the first
+   error of file_write, fwrite and fprintf, and closes the file also when it fails. */
 FILE *file_create(const char *path);
+FILE *file_try_create(const char *path);                  /* the same, but NULL and errno on an error */
 void  file_write(FILE *file, const void *bytes, size_t size);
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close */
 void  directory_make(const char *path);                   /* with its parents; an existing directory is not an error */
 void  directory_sync(const char *path);
-/* A descriptor that holds the lock of a directory until it is closed; 0 = another process has it. Where flock is not
-   supported there is no lock. Fails where the directory cannot be opened. */
-int   directory_lock(const char *path);
+/* A descriptor that holds the lock of a directory until it is closed; 0 = another process has it. Where the file system
+   has no locks: a warning, and a descriptor without one. Fails where the directory cannot be opened. */
+typedef struct { int fd, is_locked; } DirectoryLock;
+DirectoryLock directory_lock(const char *path);
 void  file_rename(const char *from, const char *to);      /* and sync of the directory of to */
-int   file_exchange(const char *a, const char *b);        /* swaps two names and syncs the directory of b; 0 = cannot */
+/* Exchanges the names of two directories and syncs b's parent. Where the file system cannot: by three renames, in which
+   b is called `aside`, so that a kill may leave `aside` and no b. On an error b is as it was. */
+void  file_exchange(const char *a, const char *b, const char *aside);
 
 uint64_t xxh64(const void *bytes, size_t size);           /* as `xxhsum -H64` prints; detects damage, not forgery */
 

@@ -17,11 +17,12 @@
 
 static const char CONFIG[] = "config.json", MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors";
 static const char STATE[] = "state.json", CHOICES[] = "choices.txt", INDEX[] = "model.safetensors.index.json";
-static const char CHECKSUMS[] = "checksums.xxh64";
+static const char CHECKSUMS[] = "checksums.xxh64", VALIDATION[] = "validation.json";
+static const char VALIDATION_NEW[] = "validation.json.new";
 
 static const char *const names[] = {        /* all files of a checkpoint; the last four are of earlier versions */
-    CONFIG, MODEL, OPTIMIZER, STATE, CHOICES, "tokenizer.json", "tokenizer_config.json", CHECKSUMS,
-    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+    CONFIG, MODEL, OPTIMIZER, STATE, CHOICES, "tokenizer.json", "tokenizer_config.json", CHECKSUMS, VALIDATION,
+    VALIDATION_NEW, "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
 };
 enum { NAMES = sizeof names / sizeof *names, CHECKED = 5, TOKENIZER_FILE = 5 };
 
@@ -111,6 +112,7 @@ static void write_config(const char *path, const GPTConfig *c, Tokenizer tokeniz
 static void check_field(int i, const Json *got, const GPTConfig *c, const char *weights) {
     char text[16];
     const char *want = field_value(i, c, text), *had = json_text(got);
+    if (!strcmp(had, "gelu_pytorch_tanh")) had = "gelu_new";       /* the same function */
     const int is_equal = fields[i].type == JSON_NUMBER && fields[i].value ? strtod(had, NULL) == strtod(want, NULL)
                                                                           : !strcmp(had, want);
     if (got->type == fields[i].type && is_equal) return;
@@ -152,22 +154,23 @@ GPTConfig checkpoint_config(const char *checkpoint) {
 
 /* ---- state.json */
 
-/*    key               member of TrainState  min  max */
+enum { COUNT_MAX = INT64_C(1) << 62 };      /* a run adds to it without overflow */
+
+/*    key               member of TrainState  max */
 #define STATE_COUNTS(X) \
-    X("step",           step,                 0,   INT64_MAX) \
-    X("sequences_seen", sequences_seen,       0,   INT64_MAX) \
-    X("tokens",         tokens,               0,   INT64_MAX) \
-    X("val_step",       val_step,             -1,  INT64_MAX) \
-    X("optimizer_step", optimizer_step,       0,   INT64_MAX) \
-    X("nonfinite",      spikes.nonfinite,     0,   NONFINITE_STEPS_MAX) \
-    X("spikes",         spikes.spikes,        0,   SPIKE_STEPS_MAX)
+    X("step",           step,                 COUNT_MAX) \
+    X("sequences_seen", sequences_seen,       COUNT_MAX) \
+    X("tokens",         tokens,               COUNT_MAX) \
+    X("optimizer_step", optimizer_step,       COUNT_MAX) \
+    X("nonfinite",      spikes.nonfinite,     NONFINITE_STEPS_MAX) \
+    X("spikes",         spikes.spikes,        SPIKE_STEPS_MAX)
 
 /*    key         member of ValHistory  max. No "best": no validation, or an earlier version. */
 #define BEST_COUNTS(X) \
-    X("step",     best.step,            INT64_MAX) \
+    X("step",     best.step,            COUNT_MAX) \
     X("extra",    best.is_extra,        1) \
-    X("outdated", best.outdated,        INT64_MAX) \
-    X("since",    since_best,           INT64_MAX) \
+    X("outdated", best.outdated,        COUNT_MAX) \
+    X("since",    since_best,           COUNT_MAX) \
     X("rises",    rises,                RISES_MAX)
 
 static void write_reals(FILE *file, const char *key, const double *value, int count) {
@@ -176,22 +179,27 @@ static void write_reals(FILE *file, const char *key, const double *value, int co
     fputs("],\n", file);
 }
 
+/* What a validation changes: members of state.json, or all of validation.json. */
+static void write_validation(FILE *file, const TrainState *t) {
+    fprintf(file, "  \"val_step\": %lld,\n  \"val_loss\": ", (long long)t->val_step);
+    fprintf(file, isfinite(t->val_loss) ? "%.17g" : "null", t->val_loss);
+    if (!t->val.best.step) return;
+    fputs(",\n  \"best\": {", file);
+#define X(key, member, max) fprintf(file, "\"%s\": %lld, ", key, (long long)t->val.member);
+    BEST_COUNTS(X)
+#undef X
+    fprintf(file, "\"loss\": %.17g}", t->val.best.loss);
+}
+
 static void write_state(const char *path, const Snapshot *s) {
     const TrainState *t = &s->state;
     FILE *file = file_create(path);
     fputs("{\n", file);
-#define X(key, member, min, max) fprintf(file, "  \"%s\": %lld,\n", key, (long long)t->member);
+#define X(key, member, max) fprintf(file, "  \"%s\": %lld,\n", key, (long long)t->member);
     STATE_COUNTS(X)
 #undef X
-    if (isfinite(t->val_loss)) fprintf(file, "  \"val_loss\": %.17g,\n", t->val_loss);
-    else                       fputs("  \"val_loss\": null,\n", file);
-    if (t->val.best.step) {
-        fputs("  \"best\": {", file);
-#define X(key, member, max) fprintf(file, "\"%s\": %lld, ", key, (long long)t->val.member);
-        BEST_COUNTS(X)
-#undef X
-        fprintf(file, "\"loss\": %.17g},\n", t->val.best.loss);
-    }
+    write_validation(file, t);
+    fputs(",\n", file);
     write_reals(file, "window_loss", t->spikes.loss, t->spikes.count);
     write_reals(file, "window_log_norm", t->spikes.log_norm, t->spikes.count);
     fprintf(file, "  \"tokenizer\": \"%s\",\n  \"train\": \"%s\",\n  \"val\": \"%s\",\n",
@@ -218,29 +226,33 @@ static int read_reals(const Json *state, const char *key, double value[SPIKE_WIN
     return array->count;
 }
 
-TrainState checkpoint_read_state(const Json *json) {
+static void read_validation(const Json *json, TrainState *state) {
     const Json *val_loss = json_member(json, "val_loss", JSON_ANY);
-    TrainState state = { .val_loss = val_loss->type == JSON_NULL ? NAN : json_real(val_loss) };
-#define X(key, member, min, max) state.member = json_integer(json_member(json, key, JSON_ANY), min, max);
-    STATE_COUNTS(X)
+    state->val_step = json_integer(json_member(json, "val_step", JSON_ANY), -1, COUNT_MAX);
+    state->val_loss = val_loss->type == JSON_NULL ? NAN : json_real(val_loss);
+    if (!json_find(json, "best")) return;
+    const Json *best = json_member(json, "best", JSON_OBJECT);
+#define X(key, member, max) state->val.member = json_integer(json_member(best, key, JSON_ANY), 0, max);
+    BEST_COUNTS(X)
 #undef X
-    if (json_find(json, "best")) {
-        const Json *best = json_member(json, "best", JSON_OBJECT);
-#define X(key, member, max) state.val.member = json_integer(json_member(best, key, JSON_ANY), 0, max);
-        BEST_COUNTS(X)
-#undef X
-        state.val.best.loss = json_real(json_member(best, "loss", JSON_ANY));
-    }
-    state.spikes.count = read_reals(json, "window_loss", state.spikes.loss);
-    int norms = read_reals(json, "window_log_norm", state.spikes.log_norm);
-    REQUIRE(norms == state.spikes.count, "%s: \"window_log_norm\" has %d numbers, want %d as in \"window_loss\"",
-            json->where, norms, state.spikes.count);
-    return state;
+    state->val.best.loss = json_real(json_member(best, "loss", JSON_ANY));
 }
 
 TrainState checkpoint_load_state(const char *checkpoint) {
     Json *json = checkpoint_open_state(checkpoint);
-    const TrainState state = checkpoint_read_state(json);
+    TrainState state = {0};
+    read_validation(json, &state);
+#define X(key, member, max) state.member = json_integer(json_member(json, key, JSON_ANY), 0, max);
+    STATE_COUNTS(X)
+#undef X
+    state.spikes.count = read_reals(json, "window_loss", state.spikes.loss);
+    int norms = read_reals(json, "window_log_norm", state.spikes.log_norm);
+    REQUIRE(norms == state.spikes.count, "%s: \"window_log_norm\" has %d numbers, want %d as in \"window_loss\"",
+            json->where, norms, state.spikes.count);
+    json_free(json);
+    if (!dir_has_file(checkpoint, VALIDATION)) return state;
+    json = json_open(path_of(checkpoint, VALIDATION).text);
+    read_validation(json, &state);
     json_free(json);
     return state;
 }
@@ -301,22 +313,33 @@ static void write_text(const char *path, const void *bytes, size_t size) {
 }
 
 void checkpoint_write(const char *dir, const Snapshot *s) {
-    int V = s->config.V, is_bf16 = s->config.save_dtype == BF16;
-    const Part parameters = { "", s->host[0], s->config.save_dtype };
+    const GPTConfig *c = &s->model->config;
+    const TensorTable *table = &s->model->master.table;
+    const Part parameters = { "", s->host[0], c->save_dtype };
     const Part moments[] = { { "exp_avg.", s->host[1], F32 }, { "exp_avg_sq.", s->host[2], F32 },
                              { "param.", s->host[0], F32 } };
-    write_config(path_of(dir, CONFIG).text, &s->config, s->tokenizer);
-    weights_write(path_of(dir, MODEL).text, s->table, &parameters, 1, V);
-    weights_write(path_of(dir, OPTIMIZER).text, s->table, moments, is_bf16 ? 3 : 2, V);
+    write_config(path_of(dir, CONFIG).text, c, s->tokenizer);
+    weights_write(path_of(dir, MODEL).text, table, &parameters, 1, c->V);
+    weights_write(path_of(dir, OPTIMIZER).text, table, moments, c->save_dtype == BF16 ? 3 : 2, c->V);
     write_state(path_of(dir, STATE).text, s);
     if (s->choices && *s->choices) write_text(path_of(dir, CHOICES).text, s->choices, strlen(s->choices));
     for (int i = TOKENIZER_FILE; i < TOKENIZER_FILE + 2; i++) {
-        char *text = tokenizer_file_text(s->tokenizer, names[i], s->config.T);
+        char *text = tokenizer_file_text(s->tokenizer, names[i], c->T);
         if (text) write_text(path_of(dir, names[i]).text, text, strlen(text));
         free(text);
     }
     write_checksums(dir);
     directory_sync(dir);
+}
+
+void checkpoint_write_validation(const char *dir, const TrainState *state) {
+    const Path path = path_of(dir, VALIDATION), new = path_of(dir, VALIDATION_NEW);
+    FILE *file = file_create(new.text);
+    fputs("{\n", file);
+    write_validation(file, state);
+    fputs("\n}\n", file);
+    file_close_durably(file, new.text);
+    file_rename(new.text, path.text);
 }
 
 void checkpoint_remove(const char *dir) {

@@ -8,6 +8,7 @@
      state.json             TrainState, the identity of the data, the options that a resume compares
      choices.txt            the choices of kernels/autotune.h, in text; none where nothing was measured
      checksums.xxh64        XXH64 of the files above, for `xxhsum -c checksums.xxh64`
+     validation.json        of a validation that followed the save: what it changed in state.json
      tokenizer.json, tokenizer_config.json      of a tokenizer of bytes or a BPE
 
    A model of another program has no state.json and no checksums. llmc/checkpoint/run_dir.h makes writes atomic. */
@@ -29,7 +30,7 @@ typedef struct {
     uint64_t      sequences_seen;   /* position in the data order */
     int64_t       tokens;           /* targets trained on */
     double        val_loss;         /* last measured; NaN = none */
-    int64_t       val_step;         /* the step val_loss was measured at; -1 = none */
+    int64_t       val_step;         /* the step val_loss was measured at; -1 = none; < step: the next one is pending */
     int64_t       optimizer_step;   /* Optimizer.step when it was saved */
     ValHistory    val;
     SpikeDetector spikes;
@@ -41,8 +42,7 @@ DataId data_id(const Tokens *tokens);       /* NULL = no stream */
 
 /* Contents of a checkpoint, in host memory. */
 typedef struct {
-    GPTConfig      config;
-    const TensorTable *table;
+    const GPT     *model;                      /* its sizes and its table */
     void          *host[3];                    /* parameters, first and second moments, each as in the table */
     TrainState     state;
     const Option  *options;                    /* KEPT ones are written */
@@ -54,6 +54,9 @@ typedef struct {
 /* Writes all files into an existing directory; durable when the call returns. Fails on a full disk and when a parameter
    or moment is a NaN or an infinity. */
 void checkpoint_write(const char *dir, const Snapshot *snapshot);
+
+/* Adds validation.json to the checkpoint of that step, atomically. */
+void checkpoint_write_validation(const char *dir, const TrainState *state);
 
 /* Removes the files that checkpoint_write wrote, then the directory unless it holds other files, which are never
    removed. dir a link: removes the link. A directory that does not exist is not an error. */
@@ -81,8 +84,7 @@ void       checkpoint_load_choices(const char *checkpoint);
 void       checkpoint_load_model(const char *checkpoint, GPT *model);
 /* Moments, the number of updates, and for a model saved in BF16 the exact weights. */
 void       checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, GPT *model, Optimizer *optimizer);
+TrainState checkpoint_load_state(const char *checkpoint);   /* with validation.json */
 Json      *checkpoint_open_state(const char *checkpoint);   /* state.json: also "train", "val" (DataId), "settings" */
-TrainState checkpoint_read_state(const Json *json);
-TrainState checkpoint_load_state(const char *checkpoint);   /* both */
 
 #endif

@@ -91,7 +91,7 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     Resume r = { .checkpoint = find_checkpoint(dir->path, s->data) };
     if (!r.checkpoint) return r;
     r.json = checkpoint_open_state(r.checkpoint);
-    r.state = checkpoint_read_state(r.json);
+    r.state = checkpoint_load_state(r.checkpoint);
     r.changes = resume_adopt_options(table, r.json);
     REQUIRE(r.state.step <= s->steps, "--steps %lld: %s has more: want --steps N above that, to train longer",
             (long long)s->steps, r.checkpoint);
@@ -142,7 +142,7 @@ void resume_load(const Resume *r, GPT *model, Optimizer *optimizer) {
     REQUIRE(number && s->step == strtoll(number + 1, NULL, 10), "%s/state.json: step is %lld, the directory's name has "
             "another one", r->checkpoint, (long long)s->step);
     REQUIRE((uint64_t)s->step <= s->sequences_seen && s->optimizer_step <= s->step && s->val_step <= s->step &&
-            (uint64_t)s->tokens <= s->sequences_seen * (uint64_t)model->config.T && s->val.best.step <= s->step,
+            (uint64_t)(s->tokens - 1) / (uint64_t)model->config.T < s->sequences_seen && s->val.best.step <= s->step,
             "%s/state.json: step, sequences_seen, tokens, optimizer_step, val_step and best contradict each other",
             r->checkpoint);
     ranks_require_same((uint64_t)s->step, "the step of the checkpoint");

@@ -6,7 +6,7 @@
 #include "checkpoint.h"
 #include "run_dir.h"
 
-/* The checkpoint that a run continues from, and its state.json, which is read once. */
+/* The checkpoint that a run continues from, and its state.json. */
 typedef struct {
     char       *checkpoint;     /* NULL = none yet: the run starts; job scripts may always pass --resume */
     Json       *json;           /* not freed: text options point into it */

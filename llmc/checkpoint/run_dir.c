@@ -1,12 +1,74 @@
 #include "run_dir.h"
 #include <dirent.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../../kernels/check.h"
+#include "../../kernels/comm.h"
+#include "../base/terminal.h"
+
+/* ---- Finding checkpoints */
+
+typedef enum { ANY, TO_LOAD, TO_RESUME } Need;
+
+static const char OLD[] = ".old";
+
+static Path step_path(const char *out, int64_t step, const char *tail) {
+    char name[80];
+    snprintf(name, sizeof name, "step-%08" PRId64 "%s", step, tail);
+    return path_of(out, name);
+}
+
+/* The number N of a name step-N followed by tail, in the form that step_path gives it; -1 for other names. */
+static int64_t step_of(const char *name, const char *tail) {
+    if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return -1;
+    int64_t step = strtoll(name + 5, NULL, 10);
+    return strcmp(path_of(".", name).text, step_path(".", step, tail).text) ? -1 : step;
+}
+
+/* The highest step below `before` whose directory has the required files; -1 = none. */
+static int64_t highest_step(const char *out, const char *tail, Need need, int64_t before) {
+    DIR *directory = opendir(out);
+    if (!directory && (errno == ENOENT || errno == ENOTDIR)) return -1;
+    REQUIRE(directory, "%s: cannot open the directory: %s", out, strerror(errno));
+    int64_t highest = -1;
+    for (struct dirent *entry; errno = 0, (entry = readdir(directory)); ) {
+        int64_t step = step_of(entry->d_name, tail);
+        if (step <= highest || step >= before) continue;
+        Path path = step_path(out, step, tail);
+        int has_all = need == ANY ? file_is_dir(path.text) : !checkpoint_missing_file(path.text, need == TO_RESUME);
+        if (has_all) highest = step;
+    }
+    int error = errno;
+    closedir(directory);
+    REQUIRE(!error, "%s: cannot read the directory: %s", out, strerror(error));
+    return highest;
+}
+
+static char *newest(const char *out, Need need, int64_t before) {
+    const int64_t step = highest_step(out, "", need, before);
+    return step < 0 ? NULL : format_string("%s", step_path(out, step, "").text);
+}
+
+char *run_dir_latest(const char *out, const char *before) {
+    return newest(out, TO_RESUME, before ? step_of(strrchr(before, '/') + 1, "") : INT64_MAX);
+}
+
+char *run_dir_newest(const char *out) { return newest(out, ANY, INT64_MAX); }
+
+/* What a kill or a failure has left of file_exchange. */
+static void complete_exchanges(const RunDir *dir) {
+    for (int64_t step = INT64_MAX; (step = highest_step(dir->path, OLD, ANY, step)) >= 0; ) {
+        const Path path = step_path(dir->path, step, ""), old = step_path(dir->path, step, OLD);
+        if (file_is_dir(path.text)) checkpoint_remove(old.text);
+        else                        file_rename(old.text, path.text);
+    }
+}
 
 /* ---- The name */
 
@@ -26,9 +88,13 @@ static char *base_of(const char *data) {
 /* Locks an existing directory until the process ends. */
 static void lock(RunDir *dir) {
     if (dir->lock || !file_is_dir(dir->path)) return;
-    dir->lock = directory_lock(dir->path);
-    REQUIRE(dir->lock, "%s: another train_gpt writes to this directory: wait for it, or use another --out",
-            dir->path);
+    const DirectoryLock lock = directory_lock(dir->path);
+    REQUIRE(lock.fd, "%s: another train_gpt writes to this directory: wait for it, or use another --out", dir->path);
+    dir->lock = lock.fd;
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    dir->partial = lock.is_locked ? ".partial" : format_string(".partial-%s-%d", host, (int)getpid());
+    complete_exchanges(dir);
 }
 
 /* The newest step of a run in the directory, else its log: a new string. NULL = there is no run. */
@@ -77,53 +143,6 @@ void run_dir_open(RunDir *dir) {
     require_new(dir);                       /* another process may have made it */
 }
 
-/* ---- Finding checkpoints */
-
-typedef enum { ANY, TO_LOAD, TO_RESUME } Need;
-
-static Path step_path(const char *out, int64_t step, const char *tail) {
-    char name[80];
-    snprintf(name, sizeof name, "step-%08" PRId64 "%s", step, tail);
-    return path_of(out, name);
-}
-
-/* The number N of a name step-N followed by tail, in the form that step_path gives it; -1 for other names. */
-static int64_t step_of(const char *name, const char *tail) {
-    if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return -1;
-    int64_t step = strtoll(name + 5, NULL, 10);
-    return strcmp(path_of(".", name).text, step_path(".", step, tail).text) ? -1 : step;
-}
-
-/* The highest step below `before` whose directory has the required files; -1 = none. */
-static int64_t highest_step(const char *out, const char *tail, Need need, int64_t before) {
-    DIR *directory = opendir(out);
-    if (!directory && (errno == ENOENT || errno == ENOTDIR)) return -1;
-    REQUIRE(directory, "%s: cannot open the directory: %s", out, strerror(errno));
-    int64_t highest = -1;
-    for (struct dirent *entry; errno = 0, (entry = readdir(directory)); ) {
-        int64_t step = step_of(entry->d_name, tail);
-        if (step <= highest || step >= before) continue;
-        Path path = step_path(out, step, tail);
-        int has_all = need == ANY ? file_is_dir(path.text) : !checkpoint_missing_file(path.text, need == TO_RESUME);
-        if (has_all) highest = step;
-    }
-    int error = errno;
-    closedir(directory);
-    REQUIRE(!error, "%s: cannot read the directory: %s", out, strerror(error));
-    return highest;
-}
-
-static char *newest(const char *out, Need need, int64_t before) {
-    const int64_t step = highest_step(out, "", need, before);
-    return step < 0 ? NULL : format_string("%s", step_path(out, step, "").text);
-}
-
-char *run_dir_latest(const char *out, const char *before) {
-    return newest(out, TO_RESUME, before ? step_of(strrchr(before, '/') + 1, "") : INT64_MAX);
-}
-
-char *run_dir_newest(const char *out) { return newest(out, ANY, INT64_MAX); }
-
 /* ---- Writing and removing */
 
 /* Fails if OUT was moved or replaced: another run's directory is never changed. */
@@ -134,18 +153,21 @@ static void require_unmoved(const RunDir *dir) {
 Path run_dir_checkpoint(const RunDir *dir, int64_t step) { return step_path(dir->path, step, ""); }
 
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot) {
-    Path step = run_dir_checkpoint(dir, snapshot->state.step);
-    Path partial = step_path(dir->path, snapshot->state.step, ".partial");
-    Path old = step_path(dir->path, snapshot->state.step, ".old");
+    const int64_t N = snapshot->state.step;
+    const Path step = run_dir_checkpoint(dir, N), partial = step_path(dir->path, N, dir->partial);
     require_unmoved(dir);
     checkpoint_remove(partial.text);
     directory_make(partial.text);
     checkpoint_write(partial.text, snapshot);
-    int is_new = !file_is_dir(step.text);
-    if (!is_new && file_exchange(partial.text, step.text)) return;
-    if (!is_new) file_rename(step.text, old.text);     /* on a file system that cannot exchange names */
-    file_rename(partial.text, step.text);
-    if (!is_new) checkpoint_remove(old.text);
+    const char *missing = checkpoint_missing_file(partial.text, 1);
+    REQUIRE(!missing, "%s/%s is gone: want no other process that writes to the directory", partial.text, missing);
+    if (file_is_dir(step.text)) file_exchange(partial.text, step.text, step_path(dir->path, N, OLD).text);
+    else                        file_rename(partial.text, step.text);
+}
+
+void run_dir_write_validation(const RunDir *dir, const TrainState *state) {
+    require_unmoved(dir);
+    checkpoint_write_validation(run_dir_checkpoint(dir, state->step).text, state);
 }
 
 static const char BEST[] = "best";
@@ -174,21 +196,39 @@ void run_dir_link_best(const RunDir *dir, int64_t step) {
 /* Whether it or the .partial of an earlier removal has files of a user, or it is a link. */
 static int has_other_files(const RunDir *dir, int64_t step) {
     return checkpoint_has_other_files(step_path(dir->path, step, "").text) ||
-           file_exists(step_path(dir->path, step, ".partial").text);
+           file_exists(step_path(dir->path, step, dir->partial).text);
 }
 
 static void remove_step(const RunDir *dir, const Pruning *p, int64_t step) {
-    const Path path = step_path(dir->path, step, ""), partial = step_path(dir->path, step, ".partial");
+    const Path path = step_path(dir->path, step, ""), partial = step_path(dir->path, step, dir->partial);
     if (step == p->best || step == linked_step(dir->path)) return;
     file_rename(path.text, partial.text);
     checkpoint_remove(partial.text);
 }
 
+static void remove_checkpoint(void *path) { checkpoint_remove(path); }
+
+/* Those of this process, and those of processes of this host that have ended. */
+static void remove_partials(const RunDir *dir) {
+    char why[FAIL_LENGTH] = "";
+    DIR *directory = opendir(dir->path);
+    for (struct dirent *entry; directory && (entry = readdir(directory)); ) {
+        const char *tail = strstr(entry->d_name, ".partial"), *pid = tail ? strrchr(tail, '-') : NULL;
+        if (!tail || step_of(entry->d_name, tail) < 0) continue;
+        const int is_ended = pid && !strncmp(tail, dir->partial, (size_t)(pid + 1 - tail)) &&
+                             kill(atoi(pid + 1), 0) && errno == ESRCH;
+        if (is_ended || !strcmp(tail, dir->partial))
+            fails(remove_checkpoint, path_of(dir->path, entry->d_name).text, why);
+    }
+    if (directory) closedir(directory);
+    REQUIRE(!*why, "%s", why);
+}
+
 void run_dir_clean(const RunDir *dir, const Pruning *p) {
     int64_t kept = 0;
     require_unmoved(dir);
-    for (int64_t next = INT64_MAX; (next = highest_step(dir->path, ".partial", ANY, next)) >= 0; )
-        checkpoint_remove(step_path(dir->path, next, ".partial").text);
+    complete_exchanges(dir);
+    remove_partials(dir);
     if (p->outdated && !checkpoint_missing_file(step_path(dir->path, p->outdated, "").text, 1) &&
         !has_other_files(dir, p->outdated)) remove_step(dir, p, p->outdated);
     for (int64_t next = p->last + 1; p->newest && (next = highest_step(dir->path, "", TO_RESUME, next)) >= 0; )
@@ -206,11 +246,15 @@ static char *find_model(const char *path) {
     }
     char *dir = format_string("%s", path);
     for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--) dir[n - 1] = 0;
-    REQUIRE(!ends_with(dir, ".partial"), "%s: is a checkpoint that was not finished: use an earlier one", path);
+    REQUIRE(fnmatch("*step-[0-9]*.partial*", dir, 0), "%s: is a checkpoint that was not finished: use an earlier one",
+            path);
     if (checkpoint_has_model(dir)) return dir;
-    char *step = newest(dir, TO_LOAD, INT64_MAX);
+    char *step = newest(dir, TO_LOAD, INT64_MAX), *last = run_dir_newest(dir);
     REQUIRE(step, "%s: holds no checkpoint, want config.json and model.safetensors (instead of pytorch_model.bin: save "
             "with safe_serialization=True), or directories like step-00001000", path);
+    const char *missing = checkpoint_missing_file(last, 0);
+    if (missing && !comm_rank) print_line(stderr, "%s has no %s and is ignored", last, missing);
+    free(last);
     free(dir);
     return step;
 }
@@ -234,17 +278,11 @@ static char *pick_of_run(char *last, char **note) {
     return last;
 }
 
-char *run_dir_pick(const char *path, char **note) {
+char *run_dir_resolve(const char *path, char **note) {
     char *checkpoint = find_model(path);
     const int is_run = file_is_dir(path) && !checkpoint_has_model(path);
-    *note = NULL;
-    if (is_run) checkpoint = pick_of_run(checkpoint, note);
-    checkpoint_verify(checkpoint, 0);
-    return checkpoint;
-}
-
-char *run_dir_resolve(const char *path) {
-    char *checkpoint = find_model(path);
+    if (note) *note = NULL;
+    if (note && is_run) checkpoint = pick_of_run(checkpoint, note);
     checkpoint_verify(checkpoint, 0);
     return checkpoint;
 }

@@ -1,6 +1,6 @@
-/* run_dir.h - OUT, the directory of one run: its lock, and its checkpoints OUT/step-00001000. A
-   checkpoint is written as step-00001000.partial, synced and renamed, so it exists completely or not at all. OUT/best
-   is a link to the one of the lowest val loss. */
+/* run_dir.h - OUT, the directory of one run: its lock, and its checkpoints OUT/step-00001000. A checkpoint is written
+   as step-00001000.partial, on a file system without locks .partial-HOST-PID, which no other run removes, synced and
+   renamed, so it exists completely or not at all. OUT/best is a link to the one of the lowest val loss. */
 #ifndef LLMC_RUN_DIR_H
 #define LLMC_RUN_DIR_H
 #include "../base/files.h"
@@ -9,13 +9,15 @@
 typedef struct {
     const char *path;          /* NULL = nothing is kept */
     char       *base;          /* new run without --out: runs/NAME, path is a variant of it; else NULL */
-    int         lock;          /* file descriptor of the locked directory; 0 = not locked */
+    int         lock;          /* file descriptor of the directory, locked where possible; 0 = not open */
+    const char *partial;       /* end of the name of a checkpoint that is being written or removed */
 } RunDir;
 
 /* The directory of --out, none for "none". out NULL: runs/NAME with the name of the data's file, up to its extension or
    the first character of a pattern, or the first unused of runs/NAME-2, -3, ...; with resume the last that has a
-   checkpoint or a log. Writes nothing. Locks an existing one until the process ends, unless dry_run. Fails while
-   another process has the lock, and without resume if the directory has a checkpoint or a log. */
+   checkpoint or a log. Unless dry_run, an existing one is locked until the process ends, and a checkpoint that a kill
+   has left as step-N.old gets its name back. Fails while another process has the lock, and without resume if the
+   directory has a checkpoint or a log. */
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run);
 
 /* Makes and locks the directory unless it is locked. If another process has made the one of a new run without --out,
@@ -26,20 +28,22 @@ Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N *
 
 /* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N becomes OUT/step-N.partial, which
    run_dir_clean removes, except for files that are not the checkpoint's. Fails when OUT was moved or removed since it
-   was locked. */
+   was locked, as the others below do. */
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
-/* Makes OUT/best, by a rename, a link to the existing checkpoint of that step. Fails where links are refused, when best
-   is no link, which it leaves alone, and when OUT was moved or removed. */
+void run_dir_write_validation(const RunDir *dir, const TrainState *state);     /* into OUT/step-N, which exists */
+
+/* Makes OUT/best, by a rename, a link to the existing checkpoint of that step. Fails where links are refused, and when
+   best is no link, which it leaves alone. */
 void run_dir_link_best(const RunDir *dir, int64_t step);
 
 /* What run_dir_clean removes of the complete checkpoints up to step `last`: `outdated`, and all but the newest `newest`
    and `best`. newest 0: all stay; another member 0: not used. */
 typedef struct { int64_t last, newest, best, outdated; } Pruning;
 
-/* Removes checkpoint files in step-N.partial, then old checkpoints. OUT/best's target, directories with other files,
-   and links stay; the latter two do not count as newest. A checkpoint is renamed to step-N.partial before it is
-   removed. Fails when OUT was moved or removed. */
+/* Removes what this run or one that has ended left in step-N.partial, then old checkpoints. OUT/best's target,
+   directories with other files, and links stay; the latter two do not count as newest. A checkpoint is renamed to
+   step-N.partial before it is removed. */
 void run_dir_clean(const RunDir *dir, const Pruning *pruning);
 
 /* New strings, NULL = none: the newest checkpoint that has all files a resume needs, older than the checkpoint `before`
@@ -47,12 +51,10 @@ void run_dir_clean(const RunDir *dir, const Pruning *pruning);
 char *run_dir_latest(const char *out, const char *before);
 char *run_dir_newest(const char *out);
 
-/* Directory (a new string) of a CHECKPOINT argument: a directory with a model, a run directory (its newest model), or a
-   path of model.safetensors or model.safetensors.index.json. Fails for anything else, and at a wrong checksum. */
-char *run_dir_resolve(const char *path);
-
-/* The same, but for a run directory its best checkpoint, or without one the last. *note: a line that names it (a new
-   string); NULL if path is not a run directory. */
-char *run_dir_pick(const char *path, char **note);
+/* Directory (a new string) of a CHECKPOINT argument: a directory with a model, a run directory, or a path of
+   model.safetensors or model.safetensors.index.json. Of a run: its newest model, and incomplete newer ones are reported
+   on stderr; with a note its best checkpoint if it has one. *note: a line that names it (a new string); NULL if path is
+   not a run directory. Fails for anything else, and at a wrong checksum. */
+char *run_dir_resolve(const char *path, char **note);
 
 #endif

@@ -16,7 +16,7 @@ void report_skipped_step(Saver *saver, const Settings *s, const TrainState *befo
         return;
     }
     saver->keep = 0;
-    if (saver->saved_step != before->step) saver_save(saver, before);
+    if (saver->state.step != before->step) saver_save(saver, before);
     ranks_leave_to_first();
     saver_finish(saver);
     char *last = saver->dir ? run_dir_latest(saver->dir->path, NULL) : NULL;

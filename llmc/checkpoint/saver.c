@@ -35,6 +35,9 @@ static void *pinned_alloc(size_t bytes) {
 /* ---- In the thread, which uses only the saver and the files */
 
 static void write_snapshot(void *saver) { run_dir_write(((Saver *)saver)->dir, &((Saver *)saver)->snapshot); }
+static void write_validation(void *saver) {
+    run_dir_write_validation(((Saver *)saver)->dir, &((Saver *)saver)->snapshot.state);
+}
 static void remove_partial(void *saver) { run_dir_clean(((Saver *)saver)->dir, &(Pruning){0}); }
 static void link_best(void *saver) {
     const Saver *s = saver;
@@ -47,20 +50,26 @@ static void prune(void *saver) {
                                       .best = state->val.best.step, .outdated = state->val.best.outdated });
 }
 
-static void *save(void *saver) {
-    Saver *s = saver;
+/* Writes with `write`; then OUT/best names the best, and older checkpoints are removed. Returns 0 if write fails. */
+static int complete(Saver *s, void (*write)(void *)) {
     char why[FAIL_LENGTH] = "", ignored[FAIL_LENGTH];
-    double start = seconds_now();
-    s->failed = fails(write_snapshot, s, why);
+    const int failed = fails(write, s, why);
     s->link_error[0] = s->message[0] = 0;
-    if (s->failed) {
+    if (failed) {
         fails(remove_partial, s, ignored);
     } else {
         fails(link_best, s, s->link_error);
         fails(prune, s, why);
     }
     if (*why) snprintf(s->message, sizeof s->message, "step %lld is %s %.1900s", (long long)s->snapshot.state.step,
-                       s->failed ? "not saved:" : "saved, but", why);
+                       failed && write == write_snapshot ? "not saved:" : "saved, but", why);
+    return !failed;
+}
+
+static void *save(void *saver) {
+    Saver *s = saver;
+    const double start = seconds_now();
+    s->failed = !complete(s, write_snapshot);
     s->thread_seconds = seconds_now() - start;
     return NULL;
 }
@@ -68,37 +77,54 @@ static void *save(void *saver) {
 /* ---- In the main thread */
 
 void saver_open(Saver *s) {
-    s->saved_step = -1;
+    s->state.step = -1;
     if (!s->dir) return;
     s->seconds = saver_file_bytes(&s->model->config) / 200e6;
-    s->snapshot.config = s->model->config;
-    s->snapshot.table = &s->model->master.table;
+    s->snapshot.model = s->model;
     for (int i = 0; i < 3; i++) s->snapshot.host[i] = pinned_alloc(s->model->master.table.bytes);
     char why[FAIL_LENGTH];
     fails(remove_partial, s, why);         /* the next save tries again and reports the error */
 }
 
-void saver_resume(Saver *s, int64_t saved_step, BestLoss best) {
-    char ignored[FAIL_LENGTH];
-    s->saved_step = saved_step;
-    s->best = s->snapshot.state.val.best = best;
-    if (!s->dir) return;
-    fails(link_best, s, ignored);
-    fails(prune, s, ignored);
+static void write_nothing(void *saver) { (void)saver; }
+
+void saver_resume(Saver *s, const TrainState *state) {
+    s->state = s->snapshot.state = *state;
+    s->best = state->val.best;
+    if (s->dir) complete(s, write_nothing);        /* the next save tries again and reports the error */
+}
+
+static void report_errors(Saver *s) {
+    if (*s->message) report_warning(s->report, "%s", s->message);
+    if (*s->link_error && !s->link_failed)
+        report_warning(s->report, "%s; --sample and --eval find the best without it", s->link_error);
+    s->link_failed = *s->link_error != 0;
+}
+
+/* The validation of the last save, which is complete. */
+static void add_validation(Saver *s) {
+    s->snapshot.state = s->state;
+    s->best = s->state.val.best;
+    complete(s, write_validation);
+    report_errors(s);
+}
+
+void saver_validated(Saver *s, const TrainState *state) {
+    if (s->state.step != state->step) return;
+    s->state = *state;
+    if (s->dir && !s->running && !s->failed) add_validation(s);
 }
 
 /* Called after the thread has ended. */
 static void report_result(Saver *s) {
+    const int64_t step = s->snapshot.state.step;
     s->running = 0;
     s->seconds = s->thread_seconds;
-    if (*s->message) report_warning(s->report, "%s", s->message);
+    report_errors(s);
     if (s->failed) return;
-    if (*s->link_error && !s->link_failed)
-        report_warning(s->report, "%s; --sample and --eval find the best without it", s->link_error);
-    s->link_failed = *s->link_error != 0;
     s->best = s->snapshot.state.val.best;
-    int64_t step = s->snapshot.state.step;
     report_checkpoint(s->report, step, run_dir_checkpoint(s->dir, step).text, s->seconds);
+    if (s->state.val_step != s->snapshot.state.val_step) add_validation(s);
 }
 
 void saver_print_reserve(const Saver *s, const char *time_limit) {
@@ -121,7 +147,7 @@ void saver_finish(Saver *s) {
 }
 
 BestLoss saver_best(const Saver *s, BestLoss best) {
-    return !s->dir ? best : s->running ? s->snapshot.state.val.best : s->best;
+    return !s->dir ? best : s->running ? s->state.val.best : s->best;
 }
 
 /* Copies everything into the snapshot. */
@@ -133,8 +159,8 @@ static void copy_state(Saver *s) {
 }
 
 void saver_save(Saver *s, const TrainState *state) {
-    s->saved_step = state->step;
     if (!s->dir) {
+        s->state = *state;
         copy_state(s);
         return;
     }
@@ -148,6 +174,7 @@ void saver_save(Saver *s, const TrainState *state) {
     s->snapshot.state = *state;
     if (state->val.best.step != state->step) s->snapshot.state.val.best = s->best;
     s->snapshot.state.optimizer_step = s->optimizer->step;
+    s->state = s->snapshot.state;
     free(s->snapshot.choices);
     s->snapshot.choices = format_string("%s", autotune_text());
     copy_state(s);

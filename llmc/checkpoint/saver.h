@@ -15,7 +15,7 @@ typedef struct {
     Report          *report;
     int64_t          keep;                 /* Pruning.newest; may be changed between saves */
     BestLoss         best;                 /* best of the complete checkpoints */
-    int64_t          saved_step;           /* step of the last save; -1 = none */
+    TrainState       state;                /* of the last save, with a validation that followed; step -1 = none */
     double           seconds;              /* duration of the last save; before the first, at 200 MB/s */
     Snapshot         snapshot;             /* the current save's, in pinned memory */
     pthread_t        thread;
@@ -35,13 +35,17 @@ double saver_file_bytes(const GPTConfig *config);      /* size of a checkpoint w
    leftovers of a killed run in dir. */
 void saver_open(Saver *saver);
 
-/* Called for a run that continues. saved_step: needs no save, -1 = none. Completes what a kill has left undone: the
-   link OUT/best and the removal of the previous best. */
-void saver_resume(Saver *saver, int64_t saved_step, BestLoss best);
+/* Called for a run that continues from the checkpoint of `state`. Completes what a kill has left undone: the link
+   OUT/best and the removal of the previous best. */
+void saver_resume(Saver *saver, const TrainState *state);
 
 /* Waits for the current save and reports its error, syncs the log, copies everything, and starts the thread, which also
    moves OUT/best. All ranks call it; those without dir only give their slices. */
 void saver_save  (Saver *saver, const TrainState *state);
+
+/* Adds a validation to the checkpoint of state->step, the last that was saved: when that is complete, writes
+   validation.json and moves OUT/best. */
+void saver_validated(Saver *saver, const TrainState *state);
 void saver_print_reserve(const Saver *saver, const char *time_limit);   /* the seconds that the last save is given */
 void saver_poll  (Saver *saver);       /* reports the error of a finished save, without waiting */
 void saver_finish(Saver *saver);       /* waits, reports */

@@ -1,4 +1,5 @@
 #include "launch.h"
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <netinet/in.h>
@@ -12,7 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../kernels/check.h"
+#include "../../kernels/comm.h"
 #include "../../kernels/device.h"
+#include "../base/files.h"
 #include "../base/os.h"
 #include "rendezvous.h"
 #include "sockets.h"
@@ -22,7 +25,34 @@ enum { RANKS_MAX = 4096, KILL_SECONDS = 5 };    /* KILL_SECONDS: from SIGTERM to
 int launch_local_rank;
 static Rendezvous ranks = { .listener = -1 };
 
-/* ---- Variables of torchrun and Slurm */
+/* ---- Variables of launchers */
+
+typedef struct {
+    const char *sign;                               /* set in the processes that it starts */
+    const char *name, *rank, *local_rank, *size;    /* what it is called, and its variables */
+    const char *job;                                /* the same in all ranks, another in other jobs */
+    const char *host_size;                          /* number of ranks on this host; NULL = not known */
+    const char *nodes;                              /* list of hosts; NULL = none */
+} Launcher;
+
+#define TORCHRUN       "torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", NULL, NULL
+#define MPIRUN(V, job) "mpirun", V "RANK", V "LOCAL_RANK", V "SIZE", job, V "LOCAL_SIZE", NULL
+#define MPIEXEC(local_rank, host_size) "mpiexec", "PMI_RANK", local_rank, "PMI_SIZE", "SLURM_JOB_ID", host_size, NULL
+#define SRUN(size)     "srun", "SLURM_PROCID", "SLURM_LOCALID", size, "SLURM_JOB_ID", NULL, "SLURM_JOB_NODELIST"
+
+/* The first with its sign is the launcher: mpirun can start its processes by srun, and srun sets PMI_SIZE, too. */
+static const Launcher launchers[] = {
+    { "RANK",                 TORCHRUN },
+    { "OMPI_COMM_WORLD_SIZE", MPIRUN("OMPI_COMM_WORLD_", "PMIX_NAMESPACE") },   /* Open MPI */
+    { "MV2_COMM_WORLD_SIZE",  MPIRUN("MV2_COMM_WORLD_", "SLURM_JOB_ID") },      /* MVAPICH2 */
+    { "MPI_LOCALRANKID",      MPIEXEC("MPI_LOCALRANKID", "MPI_LOCALNRANKS") },  /* MPICH, Intel MPI */
+    { "SLURM_STEP_NUM_TASKS", SRUN("SLURM_STEP_NUM_TASKS") },
+    { "SLURM_STEP_ID",        SRUN("SLURM_NTASKS") },       /* not in the process that runs a batch script, alone */
+    { "PMI_SIZE",             MPIEXEC("PMI_RANK", "PMI_SIZE") },                /* others, on one host */
+    { "LOCAL_RANK",           TORCHRUN },
+    { "WORLD_SIZE",           TORCHRUN },
+};
+enum { LAUNCHERS = sizeof launchers / sizeof *launchers };
 
 static int is_set(const char *name) {
     const char *value = getenv(name);
@@ -42,14 +72,6 @@ static int require_variable(const char *name, int min, int max) {
     int value = integer_of(getenv(name), max);
     REQUIRE(value >= min, "%s=%.100s: want an integer, %d .. %d", name, getenv(name), min, max);
     return value;
-}
-
-static void read_ranks(const char *rank, const char *local_rank, const char *size) {
-    comm_size = require_variable(size, 1, RANKS_MAX);
-    comm_rank = require_variable(rank, 0, comm_size - 1);
-    launch_local_rank = require_variable(local_rank, 0, comm_size - 1);
-    REQUIRE(launch_local_rank <= comm_rank, "%s=%d with %s=%d: want at most that", local_rank, launch_local_rank,
-            rank, comm_rank);
 }
 
 /* The first of "node[03-07,9],x": node03. Brackets can be anywhere in a name, and there can be several. */
@@ -72,35 +94,53 @@ static void read_first_host(const char *list) {
 
 static const char *value_of(const char *name, const char *otherwise) { return is_set(name) ? getenv(name) : otherwise; }
 
-/* Sets rank and size, and the job's name as the key. */
-static void read_variables(void) {
-    int by_torchrun = is_set("RANK") || is_set("LOCAL_RANK"), by_srun = !by_torchrun && is_set("SLURM_STEP_ID");
-    const char *tasks = is_set("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-    if (by_srun) {
-        read_ranks("SLURM_PROCID", "SLURM_LOCALID", tasks);
-        REQUIRE(!is_set("WORLD_SIZE") || integer_of(getenv("WORLD_SIZE"), INT_MAX) == comm_size,
-                "WORLD_SIZE=%.100s, but %s=%d: unset WORLD_SIZE", getenv("WORLD_SIZE"), tasks, comm_size);
-        snprintf(ranks.key, sizeof ranks.key, "slurm:%.50s.%.50s", value_of("SLURM_JOB_ID", ""),
-                 getenv("SLURM_STEP_ID"));
-    } else if (by_torchrun || is_set("WORLD_SIZE")) {
-        read_ranks("RANK", "LOCAL_RANK", "WORLD_SIZE");
-        const char *job = value_of("TORCHELASTIC_RUN_ID", value_of("SLURM_JOB_ID", ""));
-        snprintf(ranks.key, sizeof ranks.key, "torchrun:%.100s", job);
+static const Launcher *find_launcher(void) {
+    for (int i = 0; i < LAUNCHERS; i++) if (is_set(launchers[i].sign)) return &launchers[i];
+    return NULL;
+}
+
+/* Sets host and port of rank 0, and as the key the job's name, else the process that started the ranks of one host. */
+static void read_address(const Launcher *l) {
+    const int has_address = is_set("MASTER_ADDR");
+    const int is_one_host = l->host_size && (is_set(l->host_size) ? atoi(getenv(l->host_size)) == comm_size
+                                                                  : launch_local_rank == comm_rank);
+    char parent[16] = "";
+    REQUIRE(has_address || l->nodes || is_one_host, "MASTER_ADDR is not set: want the host of rank 0%s",
+            l->host_size ? ", as there are several" : "");
+    if (has_address)   snprintf(ranks.host, sizeof ranks.host, "%s", getenv("MASTER_ADDR"));
+    else if (l->nodes) read_first_host(value_of("SLURM_STEP_NODELIST", value_of(l->nodes, "")));
+    else {
+        strcpy(ranks.host, "127.0.0.1");
+        snprintf(parent, sizeof parent, "%d", (int)getppid());
     }
-    if (comm_size == 1) return;
-    REQUIRE(by_srun || is_set("MASTER_ADDR"), "MASTER_ADDR is not set: want the host of rank 0");
-    if (is_set("MASTER_ADDR")) snprintf(ranks.host, sizeof ranks.host, "%s", getenv("MASTER_ADDR"));
-    else read_first_host(value_of("SLURM_STEP_NODELIST", value_of("SLURM_JOB_NODELIST", "")));
+    for (const char *c = ranks.host; *c; c++)
+        REQUIRE(isgraph((unsigned char)*c), "MASTER_ADDR=%s: want a host's name or address", ranks.host);
+    snprintf(ranks.key, sizeof ranks.key, "%s:%.80s.%.20s", l->name, value_of(l->job, value_of("SLURM_JOB_ID", parent)),
+             l->nodes ? value_of("SLURM_STEP_ID", "") : "");
     /* jobs that share a machine have ports of their own, below the range that the system gives to connections */
-    ranks.port = is_set("MASTER_PORT") || !by_srun ? require_variable("MASTER_PORT", 1, 65534) + 1
-               : 20000 + (atoi(value_of("SLURM_JOB_ID", "0")) + atoi(getenv("SLURM_STEP_ID"))) % 10000;
+    ranks.port = is_set("MASTER_PORT") || (has_address && !l->nodes) ? require_variable("MASTER_PORT", 1, 65534) + 1
+               : 20000 + (int)(xxh64(ranks.key, strlen(ranks.key)) % 10000);
+}
+
+/* Sets rank and size. */
+static void read_variables(void) {
+    const Launcher *l = find_launcher();
+    if (!l) return;
+    comm_size = require_variable(l->size, 1, RANKS_MAX);
+    comm_rank = require_variable(l->rank, 0, comm_size - 1);
+    launch_local_rank = require_variable(l->local_rank, 0, comm_size - 1);
+    REQUIRE(launch_local_rank <= comm_rank || l->host_size, "%s=%d with %s=%d: want at most that", l->local_rank,
+            launch_local_rank, l->rank, comm_rank);        /* mpirun of Open MPI numbers them in another order */
+    REQUIRE(!is_set("WORLD_SIZE") || integer_of(getenv("WORLD_SIZE"), INT_MAX) == comm_size,
+            "WORLD_SIZE=%.100s, but %s=%d: unset WORLD_SIZE", getenv("WORLD_SIZE"), l->size, comm_size);
+    if (comm_size > 1) read_address(l);
 }
 
 static void read_secret(void) {
     const char *secret = value_of("TRAIN_GPT_SECRET", NULL);
     if (!secret) return;
-    size_t length = strlen(secret);
-    REQUIRE(length < KEY_BYTES - 1, "the secret has %zu characters: want at most %d", length, KEY_BYTES - 2);
+    REQUIRE(strlen(secret) < KEY_BYTES - 1, "the secret has %zu characters: want at most %d", strlen(secret),
+            KEY_BYTES - 2);
     memset(ranks.key, 0, sizeof ranks.key);
     snprintf(ranks.key, sizeof ranks.key, "!%s", secret);       /* no job's name begins so */
     ranks.is_secret = 1;
@@ -164,17 +204,13 @@ static void start_processes(int count) {
     static const int passed_on[] = { SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
     pid_t pids[RANKS_MAX], parent = getpid();
     sigset_t signals, before;
-    unsigned char bytes[16];
     struct sockaddr_in address;
     ranks.listener = socket_listen(0, 1);
     REQUIRE(!getsockname(ranks.listener, (struct sockaddr *)&address, &(socklen_t){ sizeof address }) &&
-            getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "--gpus %d: %s", count, strerror(errno));
+            (ranks.is_secret || getrandom(ranks.key, KEY_BYTES, 0) == KEY_BYTES), "--gpus %d: %s", count,
+            strerror(errno));
     ranks.port = ntohs(address.sin_port);
-    for (int i = 0; i < 16 && !ranks.is_secret; i++) sprintf(ranks.key + 2 * i, "%02x", bytes[i]);
     strcpy(ranks.host, "127.0.0.1");
-    void *shared = mmap(NULL, sizeof *ranks.reported, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(shared != MAP_FAILED, "--gpus %d: %s", count, strerror(errno));
-    ranks.reported = shared;
     sigemptyset(&signals);
     for (int i = 0; i < 5; i++) sigaddset(&signals, passed_on[i]);
     sigprocmask(SIG_BLOCK, &signals, &before);
@@ -195,20 +231,20 @@ static void start_processes(int count) {
     wait_for_ranks(pids, count, &signals);
 }
 
-/* ---- Start and end */
+/* ---- The start */
 
 void launch_start(const Settings *s) {
-    static atomic_int reported;
     signal(SIGCHLD, SIG_DFL);       /* with an inherited SIG_IGN waitpid fails with ECHILD */
     int count = processes_wanted(s->gpus);
     if (!s->profile) stop_open(s->time_limit);      /* a profile has nothing to save: a signal ends it */
-    ranks.reported = &reported;
+    ranks.reported = mmap(NULL, sizeof *ranks.reported, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(ranks.reported != MAP_FAILED, "shared memory: %s", strerror(errno));
     read_variables();
     read_secret();
     REQUIRE(count == 1 || comm_size == 1, "--gpus %s: this is one of %d processes that %s has started: want one GPU "
-            "each, without --gpus", s->gpus, comm_size, is_set("RANK") ? "torchrun (RANK, WORLD_SIZE)" : "srun");
+            "each, without --gpus", s->gpus, comm_size, find_launcher()->name);
     int tasks = integer_of(value_of("SLURM_NTASKS", ""), INT_MAX);
-    if (count == 1 && tasks > 1 && !is_set("SLURM_STEP_ID") && !is_set("RANK"))
+    if (count == 1 && tasks > 1 && !find_launcher())
         fprintf(stderr, "train_gpt: warning: SLURM_NTASKS is %d, but this process was not started by srun: it trains "
                 "alone\n", tasks);
     const char *refusal = count > 1 || comm_size > 1 ? comm_refuse() : NULL;
@@ -220,14 +256,3 @@ void launch_start(const Settings *s) {
     ranks.silence_s = (double)s->comm_timeout;
     if (comm_size > 1 && !s->dry_run) rendezvous_open(&ranks);
 }
-
-void launch_join(const Settings *s, const Option *options) {
-    char id[COMM_ID_BYTES];
-    if (comm_size == 1 || s->dry_run) return;
-    char *signature = settings_signature(options);
-    const int *sockets = rendezvous_join(signature, id);
-    free(signature);
-    comm_open(comm_rank, comm_size, id, sockets);
-}
-
-void launch_end(void) { if (comm_size > 1) heartbeat_end(); }

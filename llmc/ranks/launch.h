@@ -13,15 +13,9 @@ extern int launch_local_rank;           /* number on this machine; 0 with one ra
      srun           SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS or else SLURM_NTASKS, MASTER_ADDR or else the
                     first host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST. SLURM_STEP_ID tells its tasks from the one
                     that runs a batch script, which is alone.
+     mpirun         of Open MPI, MPICH, Intel MPI, MVAPICH2: on several hosts also MASTER_ADDR and MASTER_PORT
    Calls stop_open, but not for --profile. Rank 0 alone keeps stdout. Removes the secret from the command line. Before
    any device call. With --dry-run no process is started and comm is not opened: comm_size is for the plan. */
 void launch_start(const Settings *settings);
-
-/* Called after device_open: waits for all ranks and opens comm. The program and options must be the same on all ranks
-   (settings_signature). From here on the run ends on all ranks, with one message, when a rank fails (fail()), is
-   killed, does not answer for --comm-timeout, or waits for a collective that long. */
-void launch_join(const Settings *settings, const Option *options);
-
-void launch_end(void);                  /* normal end: returns when all ranks have called it */
 
 #endif

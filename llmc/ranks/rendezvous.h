@@ -5,7 +5,7 @@
 #define LLMC_RENDEZVOUS_H
 #include <stdatomic.h>
 #include <stdint.h>
-#include "../../kernels/comm.h"
+#include "../options/settings.h"
 
 enum { KEY_BYTES = 128 };
 
@@ -22,17 +22,17 @@ typedef struct {
 /* From here on fail() in any thread ends the run on all ranks that have joined; its message is printed once. */
 void rendezvous_open(const Rendezvous *rendezvous);
 
-/* Returns when all ranks are connected, with the id of rank 0 and the sockets for comm_open, and starts the thread of
-   the heartbeat, which also watches comm. Fails when ranks are missing, twice or of another size, and when the lines of
-   their signatures differ. After 5 s, once, rank 0 prints the missing ranks on stderr, other ranks that they have not
-   reached rank 0. Exits with EXIT_TRY_AGAIN on a stop (llmc/base/os.h). */
-const int *rendezvous_join(const char *signature, char id[COMM_ID_BYTES]);
+/* Called after device_open: returns when all ranks are connected and comm is open, and starts the thread of the
+   heartbeat, which also watches comm. Fails when ranks are missing, twice or of another size, and when the lines of
+   their settings_signature differ. After 5 s, once, rank 0 prints the missing ranks on stderr, other ranks that they
+   have not reached rank 0. Exits with EXIT_TRY_AGAIN on a stop (llmc/base/os.h). */
+void rendezvous_join(const Option *options);
 
 void heartbeat_note(int64_t step);  /* steps done, for messages */
 
-/* On rank 0: 1 while the other ranks wait in a collective for its own work, such as the end of a save; --comm-timeout
-   does not count until 0. */
+/* 1 while this rank does what others may wait for in a collective, as long as it takes: tokens of a text, a save.
+   --comm-timeout does not count until 0. */
 void heartbeat_busy(int busy);
-void heartbeat_end(void);           /* returns when all ranks have called it */
+void heartbeat_end(void);           /* normal end: returns when all ranks have called it */
 
 #endif

@@ -19,18 +19,20 @@ int socket_listen(int port, int local) {
                                 .sin_addr.s_addr = htonl(local ? INADDR_LOOPBACK : INADDR_ANY) };
     for (int is_6 = !local; is_6 >= 0; is_6--) {        /* an IPv6 socket serves IPv4, too, but can be disabled */
         int fd = socket(is_6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0) continue;
         if (is_6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){ 0 }, sizeof(int));
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int));
         if (!bind(fd, is_6 ? (void *)&any : &any4, is_6 ? sizeof any : sizeof any4) && !listen(fd, SOMAXCONN))
             return fd;
         if (errno == EADDRINUSE) break;
-        if (fd >= 0) close(fd);
+        close(fd);
     }
-    fail("rendezvous: rank 0 cannot listen on port %d: %s; want a free port, by another MASTER_PORT on all ranks", port,
-         strerror(errno));
+    fail("rendezvous: rank 0 cannot listen on port %d: %s%s", port, strerror(errno), errno != EADDRINUSE ? "" :
+         "; want a free port, by another MASTER_PORT on all ranks");
 }
 
 static int with_options(int fd) {
+    if (fd < 0) return fd;          /* errno says why */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
     /* limits connect, too */
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){ .tv_sec = 2 }, sizeof(struct timeval));

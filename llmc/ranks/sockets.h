@@ -7,7 +7,9 @@
 /* A message is this and its bytes of text. All ranks run the same build, so both sides have this layout. */
 typedef struct {
     uint32_t magic, kind, bytes;
-    uint32_t leaving;               /* HEARTBEAT: heartbeat_end was called, from rank 0: by all; END: after a stop */
+    uint8_t  leaving;               /* HEARTBEAT: heartbeat_end was called, from rank 0: by all */
+    uint8_t  busy;                  /* HEARTBEAT: of heartbeat_busy */
+    uint8_t  is_stop;               /* END: with EXIT_TRY_AGAIN */
     int64_t  step;                  /* HEARTBEAT: steps done */
     double   waits_s;               /* HEARTBEAT: age of the oldest pending collective */
 } Message;

@@ -365,5 +365,32 @@ void log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *r
 
 void log_step(Log *log, const StepReport *step) {
     log->step = step->step;
+    log->row = *step;
     if (log->csv.path) write_row(log->csv.lines, log->columns, step);
+}
+
+void log_validation(Log *log, int64_t step, double val_loss) {
+    LogFile *csv = &log->csv;
+    if (!csv->path || log->row.step != step) return;
+    char *rows;
+    size_t size, before;
+    FILE *text = string_open(&rows, &size, csv->path);
+    write_row(text, log->columns, &log->row);
+    fflush(text);
+    before = size;
+    log->row.val_loss = val_loss;
+    write_row(text, log->columns, &log->row);
+    fclose(text);
+    fflush(csv->lines);
+    const size_t waiting = csv->pending_bytes - csv->written_bytes;
+    if (waiting >= before) {
+        fseek(csv->lines, -(long)before, SEEK_CUR);
+        fwrite(rows + before, 1, size - before, csv->lines);
+    } else if (!waiting) {                  /* a descriptor of its own: csv->fd appends */
+        const int fd = open(csv->path, O_WRONLY | O_CLOEXEC);
+        const off_t end = fd < 0 ? -1 : lseek(fd, -(off_t)before, SEEK_END);
+        if (end >= 0 && pwrite(fd, rows + before, size - before, end) < 0) csv->error = errno;
+        if (fd >= 0) close(fd);
+    }
+    free(rows);
 }

@@ -90,6 +90,7 @@ typedef struct {
     LogFile csv, jsonl;                   /* to be flushed by the caller */
     unsigned columns;                     /* of csv: a bit for each of the table of values */
     int64_t step;                         /* the last */
+    StepReport row;                       /* the last that was appended; .step = 0: none */
     double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */
 } Log;
 
@@ -104,6 +105,7 @@ void   log_describe(FILE *file, const RunInfo *run, int as_comments);
 double log_seconds(const Log *log);       /* since the run began */
 /* Append a row or an event to the lines in memory; log_file_flush writes them to disk. */
 void   log_step (Log *log, const StepReport *step);
+void   log_validation(Log *log, int64_t step, double val_loss);     /* into its row, if that is the last */
 void   log_event(Log *log, const char *event, int64_t step, const LogValue *values);
 
 #endif

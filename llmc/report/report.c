@@ -164,6 +164,7 @@ void report_validation(Report *report, const ValidationReport *v) {
     if (v->first) snprintf(part, sizeof part, ", on the first %" PRId64 " tokens", v->first);
     print_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->targets_per_byte, text),
                 floor, part);
+    log_validation(&report->log, v->step, v->loss);
     write_event(report, "validation", v->step, (LogValue[]){
         { "val_loss", "%.9g", .number = v->loss }, { "floor", "%.6f", .number = v->floor }, {0} });
 }

@@ -263,7 +263,7 @@ static void update(void *argument) {
     if (!page->run->per) run_open(page->run, file_parent(page->path).text);
     run_read(page->run);
     char *new_path = format_string("%s.new", page->path);
-    FILE *file = fopen(new_path, "we");
+    FILE *file = file_try_create(new_path);
     if (file) {
         write_page(file, page->run, 1, !page->run->status);
         int failed = ferror(file);

@@ -176,7 +176,7 @@ int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings) {
     w.dir = settings->dir;
     w.max = settings->shard_tokens;
     directory_make(w.dir);
-    const int lock = directory_lock(w.dir);
+    const int lock = directory_lock(w.dir).fd;
     REQUIRE(lock, "%s: another process writes to this directory: want another --out", w.dir);
     require_none(w.dir, "train_*.bin");
     require_none(w.dir, "val_*.bin");

@@ -48,7 +48,7 @@ static void save(void *unused) {
     directory_make(file_parent(path.text).text);
     autotune_cache_load();
     char *partial = format_string("%s.%d", path.text, (int)getpid());
-    FILE *file = fopen(partial, "w");       /* not synced: a file cut short by a power failure is ignored */
+    FILE *file = file_try_create(partial);       /* not synced: a file cut short by a power failure is ignored */
     const int written = file && fputs(autotune_cache(), file) >= 0;
     if ((file && fclose(file)) || !written || rename(partial, path.text)) unlink(partial);
     free(partial);

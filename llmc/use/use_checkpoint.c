@@ -20,7 +20,7 @@ int use_checkpoint(Settings *s, Option *options) {
     const int is_part = !is_val && option_is_typed(options, "val-fraction");
     const char *path = is_val ? s->val_data : s->data;
     if (s->sample) s->batch = s->num_samples;
-    checkpoint = run_dir_pick(s->eval ? s->eval : s->sample, &note);
+    checkpoint = run_dir_resolve(s->eval ? s->eval : s->sample, &note);
     if (note) make_printable(note);
     GPTConfig config = checkpoint_config(checkpoint);
     config = model_config(s, checkpoint, &config, config.V);

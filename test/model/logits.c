@@ -10,7 +10,7 @@ int main(int argc, char **argv) {
     REQUIRE(argc > 2, "logits: want a checkpoint and token ids");
     int T = argc - 2;
     device_open((DeviceOptions){ .threads = 1 });
-    char *checkpoint = run_dir_resolve(argv[1]);
+    char *checkpoint = run_dir_resolve(argv[1], NULL);
     GPTConfig config = checkpoint_config(checkpoint);
     GPT m;
     gpt_create(&m, config, "auto", 1, T, EVALUATE);

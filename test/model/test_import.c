@@ -68,7 +68,7 @@ static double gradient_error(const GPT *m, const SafeFile *expected, const char 
 }
 
 static void compare(int i, const char *path) {
-    char *dir = run_dir_resolve(path), *file = STRING(HF "%s.expected.safetensors", models[i].name);
+    char *dir = run_dir_resolve(path, NULL), *file = STRING(HF "%s.expected.safetensors", models[i].name);
     SafeFile expected = safetensors_open(file);
     GPTConfig config = checkpoint_config(dir);
     EXPECT(config.L == models[i].L && config.NH == models[i].NH && config.C == models[i].C && config.T == CONTEXT &&

@@ -2,8 +2,8 @@
    train_gpt, "trains" steps of 10 ms, and does at step 5 what the variable PROBE_<rank> says:
 
      fail     fail()                      wait     has a pending collective from then on
-     error    comm reports an error       late     calls launch_end 1 s after the others
-     exit     exits without launch_end    hang     stays in that step
+     error    comm reports an error       late     calls heartbeat_end 1 s after the others
+     exit     exits without heartbeat_end   hang     stays in that step
      early    fail(), before the ranks join
 
    Writes rank.RANK with its pid into the directory $PROBE_DIR, if any.
@@ -114,7 +114,7 @@ int main(int argc, char **argv) {
         fclose(file);
     }
     if (!strcmp(what, "early")) fail("no such device");
-    launch_join(&s, options);
+    rendezvous_join(options);
     printf("rank %d of %d, local %d, joined\n", comm_rank, comm_size, launch_local_rank);
     fflush(stdout);
     int64_t step = 0;
@@ -130,7 +130,7 @@ int main(int argc, char **argv) {
         while (!strcmp(what, "hang") || !strcmp(what, "wait")) pause();
     }
     if (!strcmp(what, "late")) sleep(1);
-    launch_end();
+    heartbeat_end();
     snprintf(line, sizeof line, "%s at step %lld\n", stop_requested() ? stop_requested() : "done", (long long)step);
     fputs(line, stdout);
     return stop_requested() ? EXIT_TRY_AGAIN : 0;

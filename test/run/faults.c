@@ -4,14 +4,17 @@
    FAULT_CALLS  of which kind, "write,fsync,rename,open,mkdir,unlink"; not given = all of them
    FAULT_FIRST  the number of the first call that fails, from 1 on; 0 or not given = none
    FAULT_EVERY  and every so many after it; not given = that one alone
-   FAULT_ERROR  ENOSPC (as by default), EDQUOT or EIO; SLOW: the call takes two seconds and succeeds
+   FAULT_ERROR  ENOSPC (as by default), EDQUOT or EIO; SLOW: the call takes two seconds and succeeds; KILL: SIGKILL
+                before the call, which is after the one before
    FAULT_LOG    a file: every call that counts is written down, "fsync /tmp/a/model.safetensors"
+   FAULT_REFUSE what this file system does not have, "renameat2,flock,O_TMPFILE", whatever the path
 
    glibc's streams do not call write by its name: a stream's write is failed by replacing its file with /dev/full
    during the call, so that the error passes through the stream like a real one. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -55,7 +58,16 @@ static int strikes(const char *call, const char *path) {
     if (!first || number < first || (number > first && (!every || (number - first) % every))) return 0;
     const char *error = getenv("FAULT_ERROR");
     if (error && !strcmp(error, "SLOW")) return (int)sleep(2);
+    if (error && !strcmp(error, "KILL")) kill(getpid(), SIGKILL);
     errno = error_wanted();
+    return 1;
+}
+
+/* Whether the file system has no such call; errno is set then. */
+static int refuses(const char *call, int error) {
+    const char *calls = getenv("FAULT_REFUSE");
+    if (!calls || !strstr(calls, call)) return 0;
+    errno = error;
     return 1;
 }
 
@@ -142,6 +154,17 @@ int rename(const char *from, const char *to) {
     return strikes("rename", from) ? -1 : real(from, to);
 }
 
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags) {
+    REAL(int, "renameat2", int, const char *, int, const char *, unsigned);
+    if (refuses("renameat2", ENOSYS) || strikes("rename", from)) return -1;
+    return real(from_dir, from, to_dir, to, flags);
+}
+
+int flock(int fd, int operation) {
+    REAL(int, "flock", int, int);
+    return refuses("flock", EBADF) ? -1 : real(fd, operation);
+}
+
 int mkdir(const char *path, mode_t mode) {
     REAL(int, "mkdir", const char *, mode_t);
     return strikes("mkdir", path) ? -1 : real(path, mode);
@@ -152,16 +175,12 @@ int unlink(const char *path) {
     return strikes("unlink", path) ? -1 : real(path);
 }
 
-FILE *fopen(const char *path, const char *mode) {
-    REAL(FILE *, "fopen", const char *, const char *);
-    return *mode != 'r' && strikes("open", path) ? NULL : real(path, mode);
-}
-
 int open(const char *path, int flags, ...) {
     va_list arguments;
     va_start(arguments, flags);
     mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
     va_end(arguments);
     REAL(int, "open", const char *, int, ...);
+    if ((flags & O_TMPFILE) == O_TMPFILE && refuses("O_TMPFILE", EOPNOTSUPP)) return -1;
     return (flags & (O_CREAT | O_DIRECTORY)) && strikes("open", path) ? -1 : real(path, flags, mode);
 }

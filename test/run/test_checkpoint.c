@@ -80,7 +80,7 @@ static void load_optimizer(void *dir) {
 }
 static void load_model(void *dir) { checkpoint_load_model(dir, &trainer.model); }
 static void load_tokenizer(void *dir) { tokenizer_close(checkpoint_tokenizer(dir, 65)); }
-static void resolve(void *path) { run_dir_resolve(path); }
+static void resolve(void *path) { run_dir_resolve(path, NULL); }
 static void verify(void *dir) { checkpoint_verify(dir, 1); }
 
 #define META "`__metadata__`:{`format`:`pt`}"
@@ -249,10 +249,10 @@ static void test_finding(void) {
     expect_found(run_dir_latest(out, NULL), s10);
     expect_found(run_dir_latest(out, s10), s2);
     expect_found(run_dir_latest(out, s2), NULL);
-    expect_found(run_dir_resolve(out), s10);
-    expect_found(run_dir_resolve(s2), s2);
-    expect_found(run_dir_resolve(IN_SCRATCH("found/step-00000002//")), s2);
-    expect_found(run_dir_resolve(IN_SCRATCH("found/step-00000002/model.safetensors")), s2);
+    expect_found(run_dir_resolve(out, NULL), s10);
+    expect_found(run_dir_resolve(s2, NULL), s2);
+    expect_found(run_dir_resolve(IN_SCRATCH("found/step-00000002//"), NULL), s2);
+    expect_found(run_dir_resolve(IN_SCRATCH("found/step-00000002/model.safetensors"), NULL), s2);
 
     /* complete, but with names that no checkpoint has */
     static const char *const names[] = {
@@ -263,7 +263,7 @@ static void test_finding(void) {
         char *named = IN_SCRATCH("found/%s", names[i]);
         EXPECT(rename(s2, named) == 0, "%s", named);
         expect_found(run_dir_latest(out, NULL), s10);
-        expect_found(run_dir_resolve(out), s10);
+        expect_found(run_dir_resolve(out, NULL), s10);
         if (i == 0) expect_fails("is a checkpoint that was not finished", resolve, named);
         EXPECT(rename(named, s2) == 0, "%s", named);
     }
@@ -272,11 +272,11 @@ static void test_finding(void) {
     unlink(IN_SCRATCH("found/step-123456789/state.json"));
     expect_found(run_dir_latest(out, NULL), s10);       /* incomplete for a resume */
     expect_found(run_dir_newest(out), big);
-    expect_found(run_dir_resolve(out), big);      /* complete for sampling */
+    expect_found(run_dir_resolve(out, NULL), big);      /* complete for sampling */
     unlink(IN_SCRATCH("found/step-123456789/config.json"));
-    expect_found(run_dir_resolve(out), s10);
-    expect_found(run_dir_resolve(big), big);      /* by its own name: a model without config.json */
-    expect_found(run_dir_resolve(IN_SCRATCH("found/step-123456789/model.safetensors")), big);
+    expect_found(run_dir_resolve(out, NULL), s10);
+    expect_found(run_dir_resolve(big, NULL), big);      /* by its own name: a model without config.json */
+    expect_found(run_dir_resolve(IN_SCRATCH("found/step-123456789/model.safetensors"), NULL), big);
     expect_fails("config.json: missing: want it for 16 channels", load_config, big);
     expect_fails("optimizer.safetensors: want a directory with model.safetensors", resolve,
                  IN_SCRATCH("found/step-00000010/optimizer.safetensors"));
@@ -284,7 +284,7 @@ static void test_finding(void) {
 
 /* want: the note after the name of the checkpoint */
 static void expect_picked(const char *out, int step, const char *want) {
-    char *note, *picked = run_dir_pick(out, &note), *path = STRING("%s/step-%08d", out, step);
+    char *note, *picked = run_dir_resolve(out, &note), *path = STRING("%s/step-%08d", out, step);
     EXPECT(note && !strcmp(note, STRING("%s: %s", path, want)), "%s\nwant %s", note ? note : "none", want);
     expect_found(picked, path);
     free(note);
@@ -304,15 +304,16 @@ static void test_picking(void) {
     const TrainState saved = checkpoint_load_state(IN_SCRATCH("picked/step-00000003"));
     EXPECT(!saved.val.best.step, "a saver that is opened anew knows no best");
     Saver saver = open_saver(out, &trainer, 0);
-    saver_resume(&saver, 3, state.val.best);
+    state.step = 3;
+    saver_resume(&saver, &state);
     state = state_of(4);
     saver_save(&saver, &state);
     close_saver(&saver);
     expect_picked(out, 2, "the best of the run, val loss 0.5000; the last is step 4");
-    expect_found(run_dir_resolve(out), IN_SCRATCH("picked/step-00000004"));
-    expect_found(run_dir_pick(IN_SCRATCH("picked/best"), &note), IN_SCRATCH("picked/best"));
+    expect_found(run_dir_resolve(out, NULL), IN_SCRATCH("picked/step-00000004"));
+    expect_found(run_dir_resolve(IN_SCRATCH("picked/best"), &note), IN_SCRATCH("picked/best"));
     EXPECT(!note, "the path of a checkpoint: %s", note);
-    expect_found(run_dir_pick(IN_SCRATCH("picked/step-00000003"), &note), IN_SCRATCH("picked/step-00000003"));
+    expect_found(run_dir_resolve(IN_SCRATCH("picked/step-00000003"), &note), IN_SCRATCH("picked/step-00000003"));
     EXPECT(!note, "the path of a checkpoint: %s", note);
     EXPECT(rename(IN_SCRATCH("picked/step-00000002"), IN_SCRATCH("picked/away")) == 0, "moved");
     expect_picked(out, 4, "the last of the run, val loss 0.5000");

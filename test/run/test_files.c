@@ -166,13 +166,13 @@ static void test_file_kinds(void) {
 static void map_file(void *path) { file_map(path); }
 static void create_file(void *path) { file_create(path); }
 static void make_directory(void *path) { directory_make(path); }
-static void fill_device(void *how) {
-    FILE *file = file_create("/dev/full");
+static void fill_disk(void *how) {
+    FILE *file = file_create(IN_SCRATCH("full"));
     static char bytes[100000];
     if (*(char *)how == 'w') file_write(file, bytes, sizeof bytes);
     if (*(char *)how == 'f') fwrite(bytes, 1, sizeof bytes, file);
     if (*(char *)how == 'p') fprintf(file, "small");
-    file_close_durably(file, "/dev/full");
+    file_close_durably(file, IN_SCRATCH("full"));
 }
 
 static void test_files(void) {
@@ -198,16 +198,28 @@ static void test_files(void) {
     expect_fails("cannot create: Not a directory", create_file, inside);
     expect_fails("a/b/c/file: cannot make the directory: File exists", make_directory, inside);
     expect_fails("cannot make the directory: File exists", make_directory, file);
-    if (file_exists("/dev/full"))
-        for (const char *how = "wfp"; *how; how++)
-            expect_fails(*how == 'f' ? "/dev/full: cannot write: an earlier write failed" :
-                         "/dev/full: cannot write: No space left on device", fill_device, (void *)how);
-    unlink(fifo);
+    limit_file_size(3);
+    for (const char *how = "wfp"; *how; how++)
+        expect_fails(*how == 'f' ? "full: cannot write: an earlier write failed" : "full: cannot write: File too large",
+                     fill_disk, (void *)how);
+    limit_file_size(RLIM_INFINITY);
+    char *taken[] = { IN_SCRATCH("link"), fifo };
+    put_text(file, "mine");
+    EXPECT(symlink(file, taken[0]) == 0, "a link");
+    for (int i = 0; i < COUNT(taken); i++) {
+        file_close_durably(file_create(taken[i]), taken[i]);
+        EXPECT(!*text_of(taken[i]) && !strcmp(text_of(file), "mine"), "a new file at %s", taken[i]);
+    }
+    char *many = IN_SCRATCH("m");
+    for (int i = 0; i < 1300; i++) many = STRING("%s/%d", many, i % 10);
+    directory_make(many);
+    EXPECT(file_is_dir(many), "1300 components");
     file_rename(file, IN_SCRATCH("a/b/c/other"));
     EXPECT(!file_exists(file) && file_exists(IN_SCRATCH("a/b/c/other")), "renamed");
+    put_text(IN_SCRATCH("a/b/c/other"), "");
     put_text(file, "one");
-    EXPECT(file_exchange(file, IN_SCRATCH("a/b/c/other")) && !*text_of(file), "exchanged");
-    EXPECT(!file_exchange(file, IN_SCRATCH("a/b/none")), "nothing to exchange with");
+    file_exchange(file, IN_SCRATCH("a/b/c/other"), IN_SCRATCH("a/b/c/aside"));
+    EXPECT(!*text_of(file), "exchanged");
 
     static const char *const parents[][2] = {
         { "a/b/c", "a/b" }, { "c", "." }, { "/c", "/" }, { "a//c//", "a" }, { "/", "/" }

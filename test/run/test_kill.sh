@@ -9,6 +9,7 @@ if [ "$cuda" ]; then rounds=${ROUNDS:-2} stride=${STRIDE:-30}
 else                  rounds=${ROUNDS:-8} stride=${STRIDE:-3}
 fi
 faults=$PWD/$build/faults.so
+can_preload() { [ -f "$faults" ] && ! grep -q __asan_init "$gpt"; }     # the sanitizer wants to be loaded first
 
 make_text text 3000 1500
 small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 1 --heads 2 --channels 16 --context 16"
@@ -37,7 +38,11 @@ wanted="step-00000196 step-00000198 step-00000200"
 is "the undisturbed run left" "$(echo $(names_in "$dir/whole"))" "$wanted"
 kills=0 ends=0
 has_checkpoint() { ls "$1"/step-????????/state.json > /dev/null 2>&1; }
-start_or_resume() { exec "$gpt" $run --out "$dir/killed" --resume > "$dir/killed.out" 2>&1; }    # as a queue does
+system=$((turn % 2))      # of every second run, files can neither be locked nor exchange their names
+start_or_resume() {       # as a queue does
+    [ $system = 0 ] || ! can_preload || export LD_PRELOAD="$faults" FAULT_REFUSE=renameat2,flock,O_TMPFILE
+    exec "$gpt" $run --out "$dir/killed" --resume > "$dir/killed.out" 2>&1
+}
 check_best() {    # check_best RUN: the link, if there is one, names a whole checkpoint
     [ ! -L "$1/best" ] || [ -f "$1/best/checksums.xxh64" ] || wrong "$1/best names $(readlink "$1/best")"
 }
@@ -51,6 +56,7 @@ check_killed() {
     fi
     same_steps "$dir/whole" "$dir/killed"
     rm -rf "$dir/killed"
+    system=$((1 - system))
     ends=$((ends + 1))
 }
 while [ $kills -lt "$rounds" ] && [ $bad = 0 ]; do
@@ -98,7 +104,8 @@ faulty() {        # faulty PATH CALLS FIRST EVERY ERROR: $run into $dir/f under 
     expect "$what: the resume" "$gpt" --out "$dir/f" --resume --threads 1
     same_checkpoints "$dir/f" "$all"
     [ -d "$last" ] || wrong "$what: the resume has not saved the last step"
-    best=$(sed -n 's/.*"best": {"step": \([0-9]*\),.*/step-0000000\1/p' "$last/state.json")
+    best=$(cat "$last/state.json" "$last"/validation.js* 2> /dev/null |
+        sed -n 's/.*"best": {"step": \([0-9]*\),.*/step-0000000\1/p' | tail -n 1)
     is "$what: best" "$(readlink "$dir/f/best")" "$best"
 }
 words_of() {
@@ -109,8 +116,7 @@ words_of() {
     esac
 }
 name="ENOSPC, EDQUOT and EIO at every call"
-if [ ! -f "$faults" ]; then skip_test "$name" "no $faults"
-elif grep -q __asan_init "$gpt"; then skip_test "$name" "the sanitizer wants to be loaded first"
+if ! can_preload; then skip_test "$name" "no $faults, or a sanitizer"
 elif ! LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --out "$sound" > "$dir/f.out" 2>&1; then
     skip_test "$name" "nothing can be preloaded here"
 else
@@ -153,7 +159,8 @@ else
     want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; "
     want="$want${cuda:+fsync P/choices.txt; }"
     want="${want}fsync P/tokenizer.json; fsync P/tokenizer_config.json; fsync P/checksums.xxh64; fsync P; "
-    want="${want}rename P; fsync OUT; rename OUT/best.new; rename OUT/step-00000002; unlink Q; "
+    want="${want}rename P; fsync OUT; rename OUT/step-00000002; unlink Q; "      # the last step's validation is later
+    want="${want}rename OUT/step-00000006/validation.json.new; rename OUT/best.new; "
     is "the order" "$order" "$want"
     expect "the directory above --out is synced" awk -v d="$dir" '
         $0 == "mkdir " d "/two" { on = 1 } on && $0 == "fsync " d { ok = 1 }
@@ -177,6 +184,30 @@ else
     done
     [ $reported = $runs ] || wrong "$((runs - reported)) faults were not reported"
     close_test "best/ names a whole checkpoint whatever fails ($runs runs)"
+
+    # ---- Killed before every call on a step that is saved again, and thus after every call, on a file system that can
+    # neither exchange names nor lock. The step is found again, complete.
+    export FAULT_REFUSE=renameat2,flock,O_TMPFILE FAULT_PATH=/step-00000004 FAULT_CALLS=$every_call
+    LD_PRELOAD="$faults" "$gpt" $small --steps 4 --save-every 2 --val-every 2 --out "$dir/again" > "$dir/f.out" 2>&1
+    rm "$dir/again/step-00000004/validation.json"
+    restart="--resume --val-tokens 32 --threads 1"          # an option of the state: the step is saved again
+    cp -r "$dir/again" "$dir/second"
+    LD_PRELOAD="$faults" FAULT_LOG="$dir/calls.again" "$gpt" --out "$dir/second" $restart > "$dir/f.out" 2>&1
+    grep -q "^rename .*/step-00000004$" "$dir/calls.again" || wrong "no checkpoint was replaced"
+    n=$((1 + turn % stride)) killed=0
+    while [ $n -le "$(wc -l < "$dir/calls.again")" ]; do
+        rm -rf "$dir/f"
+        cp -r "$dir/again" "$dir/f"
+        LD_PRELOAD="$faults" FAULT_FIRST=$n FAULT_ERROR=KILL "$gpt" --out "$dir/f" $restart > "$dir/f.out" 2>&1
+        is "killed at call $n" $? 137
+        LD_PRELOAD="$faults" "$gpt" --out "$dir/f" $restart > "$dir/f.out" 2>&1 || wrong "$n: $(tail -n 1 "$dir/f.out")"
+        grep -q 'resumed from .*/step-00000004$' "$dir/f.out" || wrong "$n: step 4 is lost: $(cat "$dir/f.out")"
+        same_files "$dir/second/step-00000004" "$dir/f/step-00000004" $checkpoint_files
+        is "$n: the best" "$(readlink "$dir/f/best")" "$(readlink "$dir/second/best")"
+        killed=$((killed + 1)) n=$((n + stride))
+    done
+    unset FAULT_REFUSE FAULT_PATH FAULT_CALLS
+    close_test "a step that is saved again is never lost ($killed kills)"
 fi
 
 # ---- A limit on the size of files, as queues and ulimit -f set it: the moments are beyond, the log is not

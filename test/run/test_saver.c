@@ -50,11 +50,11 @@ static void what_is_saved_is_the_state_at_the_call(void) {
     tiny_create(&loaded, 98);
     Saver saver = open_saver(IN_SCRATCH("new/beside"), &trainer, 0);
     double first = saver.seconds, numbers = saver_file_bytes(&trainer.model.config), files = 0;
-    EXPECT(saver.saved_step == -1, "nothing saved");
+    EXPECT(saver.state.step == -1, "nothing saved");
     for (uint32_t step = 1; step <= 5; step++) {
         fill_all(step);
         start(&saver, step);
-        EXPECT(saver.saved_step == step, "saved step %lld", (long long)saver.saved_step);
+        EXPECT(saver.state.step == step, "saved step %lld", (long long)saver.state.step);
         EXPECT(step == 1 || file_exists(IN_SCRATCH("new/beside/step-%08d/state.json", step - 1)), "the one before is "
                "complete by then");
         fill_all(99);                  /* training continues at once, and changes everything */
@@ -92,7 +92,7 @@ static void without_a_run_directory_nothing_is_written(void) {
     start(&saver, 1);
     saver_poll(&saver);
     saver_finish(&saver);
-    EXPECT(saver.saved_step == 1 && !saver.failed && !saver.snapshot.host[0], "it counts as saved");
+    EXPECT(saver.state.step == 1 && !saver.failed && !saver.snapshot.host[0], "it counts as saved");
     saver_close(&saver);
 }
 
@@ -269,8 +269,8 @@ static void a_resume_links_the_best(void) {
            symlink("step-00000002", IN_SCRATCH("best-resumed/best.new")) == 0, "as if killed before the link moved");
     saver = open_saver(out, &trainer, 0);
     state = checkpoint_load_state(IN_SCRATCH("best-resumed/step-00000002"));
-    saver_resume(&saver, 2, state.val.best);
-    EXPECT(saver.saved_step == 2, "saved step %lld", (long long)saver.saved_step);
+    saver_resume(&saver, &state);
+    EXPECT(saver.state.step == 2, "saved step %lld", (long long)saver.state.step);
     EXPECT_STEPS(out, "best=2 2");
     EXPECT(unlink(link) == 0, "removed");
     directory_make(link);

@@ -107,7 +107,7 @@ static void run_job(void *argument) {
 static void a_directory_is_for_one_process(void) {
     char *dir = IN_SCRATCH("locked");
     directory_make(dir);
-    const int lock = directory_lock(dir);
+    const int lock = directory_lock(dir).fd;
     expect_fails("another process writes to this directory: want another --out", run_job,
                  &(Job){ .path = IN_SCRATCH("a.txt"), .dir = dir });
     close(lock);
