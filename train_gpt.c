@@ -305,7 +305,7 @@ int main(int argc, char **argv) {
     const int training = !s->eval && !s->sample;
     if (training) launch_start(s);              /* returns in each rank: --gpus forks */
     else          signal(SIGINT, SIG_DFL);      /* a background shell starts its jobs with SIGINT ignored */
-    run.command = command_line(argc, argv);     /* without the secret, which launch_start has removed */
+    run.command = command_line(argc, argv);
     device_open((DeviceOptions){ .threads = (int)s->threads, .index = launch_local_rank });
     if (!training) return use_checkpoint(s, run.options);
     rendezvous_join(run.options);

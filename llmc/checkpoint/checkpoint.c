@@ -1,6 +1,7 @@
 #include "checkpoint.h"
 #include "../text/bpe_files.h"
 #include "../../kernels/autotune.h"
+#include "../ranks/ranks.h"
 #include "../train/autotune_cache.h"
 #include "../base/files.h"
 #include "../base/terminal.h"
@@ -64,6 +65,19 @@ void checkpoint_verify(const char *checkpoint, int to_resume) {
         free(line);
     }
     file_unmap(sums);
+}
+
+/* The sum of checksums.xxh64, which checkpoint_verify has compared; without it, of the lines that it would have. */
+static uint64_t sum_of_files(const char *checkpoint) {
+    const int has_sums = dir_has_file(checkpoint, CHECKSUMS);
+    uint64_t sums[CHECKED] = {0};
+    for (int i = 0; i < (has_sums ? 1 : CHECKED); i++) {
+        const char *name = has_sums ? CHECKSUMS : names[i];
+        char *line = dir_has_file(checkpoint, name) ? checksum_line(checkpoint, name) : NULL;
+        if (line) sums[i] = xxh64(line, strlen(line));
+        free(line);
+    }
+    return xxh64(sums, sizeof sums);
 }
 
 /* ---- config.json */
@@ -388,6 +402,7 @@ void checkpoint_load_choices(const char *checkpoint) {
 
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
     const TensorTable *table = &model->master.table;
+    if (comm_size > 1) ranks_require_same(sum_of_files(checkpoint), "the sum of the checkpoint's files");
     weights_read(model_path(checkpoint).text, table, &(Part){ "", table->memory, F32 }, 1, model->config.V);
     gpt_cast_params(model);
 }

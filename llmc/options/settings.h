@@ -169,7 +169,7 @@
     X(REAL,    top_p,            "1",       RANGE(1e-9, 1),     KEPT, \
       "the fewest tokens that add up to p, usually 0.9; 1 = all", "") \
     \
-    T(TITLE("Several GPUs (torchrun and srun start the processes themselves, without --gpus)")) \
+    T(TITLE("Several GPUs (torchrun, srun and mpirun start the processes, without --gpus)")) \
     X(TEXT,    gpus,             "1",       ARGUMENT("N|all"),  FREE, \
       "GPUs of this machine to train on, a process each", \
       "nproc-per-node nproc num-processes num-gpus n-gpus n-gpu ngpus devices multi-gpu -pn") \

@@ -1,4 +1,4 @@
-/* launch.h - The ranks of a run: one process per GPU, started by --gpus, torchrun or Slurm's srun. All connect to
+/* launch.h - The ranks of a run: one process per GPU, started by --gpus, torchrun, srun or mpirun. All connect to
    rank 0 (llmc/ranks/rendezvous.h), which ends the run when one of them fails. */
 #ifndef LLMC_LAUNCH_H
 #define LLMC_LAUNCH_H
@@ -14,7 +14,7 @@ extern int launch_local_rank;           /* number on this machine; 0 with one ra
                     first host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST. SLURM_STEP_ID tells its tasks from the one
                     that runs a batch script, which is alone.
      mpirun         of Open MPI, MPICH, Intel MPI, MVAPICH2: on several hosts also MASTER_ADDR and MASTER_PORT
-   Calls stop_open, but not for --profile. Rank 0 alone keeps stdout. Removes the secret from the command line. Before
+   Calls stop_open, but not for --profile. Rank 0 alone keeps stdout. Before
    any device call. With --dry-run no process is started and comm is not opened: comm_size is for the plan. */
 void launch_start(const Settings *settings);
 

@@ -93,6 +93,11 @@ static void send_text(int fd, Kind kind, const void *text, size_t bytes) {
 
 static void exit_now(int signal) { (void)signal; _exit(1); }
 
+static void send_end(int is_stop, const char *message) {
+    const Message end = { .kind = END, .is_stop = (uint8_t)is_stop, .bytes = (uint32_t)strlen(message) };
+    for (int i = 0; i < peer_count; i++) message_send(peers[i].c.fd, end, message);
+}
+
 /* Ends the run on all ranks, with exit code 1 or EXIT_TRY_AGAIN. The first message counts; "": it has been printed. */
 __attribute__((noreturn, format(printf, 2, 3))) static void end_run(int code, const char *format, ...) {
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
@@ -103,8 +108,7 @@ __attribute__((noreturn, format(printf, 2, 3))) static void end_run(int code, co
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
     make_printable(message);
-    const Message end = { .kind = END, .is_stop = is_stop, .bytes = comm_rank ? (uint32_t)strlen(message) : 0 };
-    for (int i = 0; i < peer_count; i++) message_send(peers[i].c.fd, end, message);
+    if (comm_rank) send_end(is_stop, message);
     /* heartbeat_thread ends this process when rank 0 has printed the message and answers with END */
     if (comm_rank && is_joined && !pthread_equal(pthread_self(), thread)) sleep(END_SECONDS);
     pthread_mutex_lock(&once);                  /* never unlocked */
@@ -112,6 +116,7 @@ __attribute__((noreturn, format(printf, 2, 3))) static void end_run(int code, co
     alarm(END_SECONDS);
     if (*message && !(is_stop && comm_rank) && !atomic_exchange(self.reported, 1))      /* rank 0 alone has stdout */
         dprintf(fd, "%s%s%s\n", isatty(STDOUT_FILENO) ? "\n" : "", is_stop ? "" : "train_gpt: ", message);
+    if (!comm_rank) send_end(is_stop, "");
     stop_remove();
     if (!is_stop) comm_abort();
     usleep(100 * 1000);         /* else connections could be reset before END is read */
@@ -354,44 +359,7 @@ void rendezvous_open(const Rendezvous *rendezvous) {
     snprintf(where, sizeof where, strchr(self.host, ':') ? "[%s]:%d" : "%s:%d", self.host, self.port);
     signal(SIGPIPE, SIG_IGN);       /* a closed stdout must not end rank 0 without a message */
     fail_hook = end_with_failure;
-<<<<<<< HEAD
-}
-
-/* On rank 0: lists the missing ranks and returns their number. */
-static int list_missing(char list[200]) {
-    int count = 0;
-    *list = 0;
-    for (int i = 1; i < comm_size; i++)
-        if (peers[i].c.fd < 0 || (comm_uses_sockets && sockets[i] < 0)) list_rank(list, i), count++;
-    return count;
-}
-
-static void accept_peers(void) {
-    const double start_s = seconds_now();
-    int is_reported = 0, missing;
-    char list[200];
-    if (self.listener < 0) self.listener = socket_listen(self.port, 0);
-    while ((missing = list_missing(list))) {
-        const char *s = missing > 1 ? "s" : "";
-        watch_peers();
-        exit_if_stopped();
-        if (seconds_now() > start_s + self.join_s)
-            end_run("rendezvous: rank%s %s of %d did not connect within %.0f s to %s%s; look for errors there, or a "
-                    "firewall", s, list, comm_size, self.join_s, where, refusals);
-        if (seconds_now() < start_s + REPORT_SECONDS || is_reported++) continue;
-        print_line(stderr, "waiting for rank%s %s of %d at %s%s", s, list, comm_size, where, refusals);
-    }
-    close(self.listener);
-    self.listener = -1;
-    for (int i = peer_count; i < connection_count; i++) connection_close(&peers[i].c);
-    connection_count = peer_count;
-    comm_make_id(comm_id);              /* after: its failure ends the other ranks, too */
-    exit_if_stopped();
-    is_joined = 1;
-    for (int i = 1; i < comm_size; i++) send_text(peers[i].c.fd, WELCOME, comm_id, sizeof comm_id);
-=======
     if (!comm_rank) raise_file_limit();
->>>>>>> 907b579 (wip)
 }
 
 /* Connects to rank 0 and sends the message; -1: failed, sets why. */
@@ -423,18 +391,6 @@ static int is_waiting(char text[400]) {
 
 static void connect_ranks(void) {
     const double start_s = seconds_now();
-<<<<<<< HEAD
-    int is_reported = 0;
-    while (!is_joined) {
-        const int is_known = peers->who.size > 0;
-        if (!is_known && seconds_now() > start_s + self.join_s)
-            end_run("rendezvous: rank %d on host %s did not reach rank 0 at %s within %.0f s: %s; want rank 0 running "
-                    "there, and the port open", comm_rank, identity.host, where, self.join_s, why);
-        if (!is_known && seconds_now() > start_s + REPORT_SECONDS && !is_reported++)
-            print_line(stderr, "rank %d does not reach rank 0 at %s: %s", comm_rank, where, why);
-        if (peers->c.fd < 0) peers->c.fd = connect_as(HELLO);
-        if (is_known && comm_uses_sockets && *sockets < 0) *sockets = connect_as(DATA);
-=======
     int is_printed = 0;
     for (char text[400]; is_waiting(text); ) {
         const double waited_s = *text ? seconds_now() - start_s : 0;
@@ -443,7 +399,6 @@ static void connect_ranks(void) {
         if (waited_s > REPORT_SECONDS && !is_printed++) print_line(stderr, "%s so far%s", text, why);
         if (comm_rank && peers->c.fd < 0) peers->c.fd = connect_as(HELLO);
         if (comm_rank && peers->who.pid && comm_uses_sockets && *sockets < 0) *sockets = connect_as(DATA);
->>>>>>> 907b579 (wip)
         watch_peers();
         if (!is_joined) exit_if_stopped();      /* after WELCOME the ranks stop together */
     }
@@ -460,7 +415,9 @@ static void connect_ranks(void) {
 void rendezvous_join(const Option *options) {
     sigset_t all, before;
     if (!self.port) return;
-    signature = format_string("ranks = %d\n%s", comm_size, settings_signature(options));
+    char *settings = settings_signature(options);
+    signature = format_string("ranks = %d\n%s", comm_size, settings);
+    free(settings);
     REQUIRE(strlen(signature) < TEXT_MAX - sizeof(Hello), "rendezvous: the options have %zu bytes, want at most %zu",
             strlen(signature), TEXT_MAX - sizeof(Hello));
     peer_count = comm_rank ? 1 : comm_size;

@@ -1,10 +1,10 @@
 /* launch_probe.c - A program of several ranks that computes nothing, for test_launch.sh: it takes the options of
    train_gpt, "trains" steps of 10 ms, and does at step 5 what the variable PROBE_<rank> says:
 
-     fail     fail()                      wait     has a pending collective from then on
-     error    comm reports an error       late     calls heartbeat_end 1 s after the others
-     exit     exits without heartbeat_end   hang     stays in that step
-     early    fail(), before the ranks join
+     fail     fail()                       wait     has a pending collective from then on
+     error    comm reports an error        late     calls heartbeat_end 1 s after the others
+     exit     exits without heartbeat_end  hang     stays in that step
+     busy     hangs, and is busy for 2 s   early    fail(), before the ranks join
 
    Writes rank.RANK with its pid into the directory $PROBE_DIR, if any.
 
@@ -127,7 +127,10 @@ int main(int argc, char **argv) {
         if (!strcmp(what, "error")) error = "remote process exited";
         if (!strcmp(what, "exit"))  return 3;
         if (!strcmp(what, "wait"))  waits_since_s = seconds_now();
-        while (!strcmp(what, "hang") || !strcmp(what, "wait")) pause();
+        heartbeat_busy(!strcmp(what, "busy"));
+        if (!strcmp(what, "busy")) sleep(2);
+        heartbeat_busy(0);
+        while (!strcmp(what, "busy") || !strcmp(what, "hang") || !strcmp(what, "wait")) pause();
     }
     if (!strcmp(what, "late")) sleep(1);
     heartbeat_end();

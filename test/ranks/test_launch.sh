@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../shell.sh"
 probe=$PWD/$build/launch_probe
 unset RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT TRAIN_GPT_SECRET TORCHELASTIC_RUN_ID
-for name in $(env | sed -n 's/^\(SLURM_[A-Z_]*\)=.*/\1/p'); do unset "$name"; done
+for name in $(env | sed -nE 's/^((SLURM|OMPI|PMI|MPI|MV2)_[A-Z_]*)=.*/\1/p'); do unset "$name"; done
 quick="--steps 2000 --comm-timeout 1 --rendezvous-timeout 2"
 short="--steps 50 --comm-timeout 1 --rendezvous-timeout 10"
 host=$(hostname)
@@ -90,6 +90,11 @@ done at step 5"
         is "exit code where SIGCHLD is ignored" $? 0
         no_rank_is_left
     fi
+    { "$probe" --gpus 2 $short 2> "$dir/run.err"; echo $? > "$dir/code"; } | true
+    is "exit code where stdout is closed" "$(cat "$dir/code" "$dir/run.err")" 0
+    expect "a soft limit of open files is raised" sh -c 'ulimit -S -n 50; exec "$@"' sh "$probe" --gpus 2 --steps 5
+    refuses "6 ranks: rank 0 has up to 108 open files, the limit is 8; want \`ulimit -n 108\`" \
+        sh -c 'ulimit -n 8; exec "$@"' sh "$probe" --gpus 6
     [ "$cuda" ] || refuses "--gpus all: this program was built for the CPU" "$probe" --gpus all
     refuses "--gpus 0: want all or an integer, 1 .. 4096" "$probe" --gpus 0
     refuses "--gpus some: want all or" "$probe" --gpus some
@@ -179,10 +184,14 @@ collectives() {
     PROBE_0=wait PROBE_1=wait "$probe" --gpus 3 $quick 2> "$dir/wait-1" > "$dir/run.out" & one=$!
     PROBE_0=hang PROBE_1=wait PROBE_2=hang "$probe" --gpus 3 $quick 2> "$dir/wait-2" > "$dir/run.out" & two=$!
     PROBE_0=wait PROBE_1=wait "$probe" --gpus 2 $quick 2> "$dir/wait-3" > "$dir/run.out" & three=$!
-    ends 1 $one $two $three
+    PROBE_0=wait PROBE_1=busy "$probe" --gpus 2 $quick 2> "$dir/busy" > "$dir/run.out" & four=$!
+    ends 1 $one $two $three $four
     one_line "$dir/wait-1" "a collective has not ended for 1 s, at steps 5 to [0-9]*: it waits for rank 2 (host .*);"
     one_line "$dir/wait-2" "it waits for ranks 0, 2;"
     one_line "$dir/wait-3" "all ranks take part"
+    is "a busy rank has time" "$(sed 's/ (.*)//; s/, at step.*//' "$dir/busy")" \
+        "train_gpt: waiting for rank 1: at work on texts, samples or checkpoints
+train_gpt: a collective has not ended for 1 s"
     close_test "a collective that does not end ends the run"
 }
 
@@ -247,7 +256,8 @@ by_hand() {
 
 task() {          # task PROCID LOCALID NAME=VALUE... COMMAND...: with the variables of srun
     procid=$1 localid=$2; shift 2
-    env SLURM_JOB_ID=$port SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_PROCID="$procid" SLURM_LOCALID="$localid" "$@"
+    env SLURM_JOB_ID=2147483647 SLURM_STEP_ID=$port SLURM_NTASKS=2 SLURM_PROCID="$procid" SLURM_LOCALID="$localid" \
+        PMI_RANK="$procid" PMI_SIZE=2 "$@"
 }
 by_srun() {
     task 0 0 SLURM_JOB_NODELIST='127.0.0.[2-3]' "$probe" $short > "$dir/0.out" 2>&1 &
@@ -277,6 +287,25 @@ by_srun() {
     close_test "tasks of srun; the first host of a node list; a batch script's own process is alone"
 }
 
+by_mpirun() {     # which may start its processes by srun; Open MPI can number those of a host in another order
+    for names in "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE" \
+                 "MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE MV2_COMM_WORLD_LOCAL_RANK MV2_COMM_WORLD_LOCAL_SIZE" \
+                 "PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS"; do
+        set -- $names
+        env SLURM_STEP_ID=1 SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 "$1=1" "$2=2" "$3=0" "$4=2" \
+            "$probe" $short & one=$!
+        expect "rank 0" env "$1=0" "$2=2" "$3=1" "$4=2" SLURM_STEP_ID=1 "$probe" $short
+        is "it joins" "$(head -n 1 "$dir/expect.out")" "rank 0 of 2, local 1, joined"
+        ends 0 $one
+        refuses "MASTER_ADDR is not set: want the host of rank 0, as there are several" \
+            env "$1=1" "$2=4" "$3=1" "$4=2" "$probe"
+        expect "one process" env "$1=0" "$2=1" "$3=0" "$4=1" "$probe" --steps 1
+    done
+    refuses "MASTER_PORT is not set" env PMI_RANK=1 PMI_SIZE=2 MASTER_ADDR=127.0.0.1 "$probe"
+    refuses "--gpus 2: this is one of 2 processes that mpiexec has" env PMI_RANK=1 PMI_SIZE=2 "$probe" --gpus 2
+    close_test "ranks started by mpirun, of several hosts with MASTER_ADDR only"
+}
+
 variables() {
     while read -r set message; do
         refuses "$message" env $(echo "$set" | tr ',' ' ') "$probe"
@@ -292,6 +321,8 @@ RANK=x,LOCAL_RANK=0,WORLD_SIZE=2 RANK=x: want an integer
 RANK=0,LOCAL_RANK=0,WORLD_SIZE=0 WORLD_SIZE=0: want an integer, 1 .. 4096
 RANK=0,LOCAL_RANK=1,WORLD_SIZE=2 LOCAL_RANK=1 with RANK=0: want at most that
 END
+    refuses "MASTER_ADDR=a?[31m: want a host's name or address" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 \
+        MASTER_ADDR="$(printf 'a\033[31m')" MASTER_PORT=$port "$probe"
     refuses "--gpus 2: this is one of 2 processes that torchrun" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 \
         MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$probe" --gpus 2
     expect "a job of one process" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 "$probe" --gpus 2 --steps 1
@@ -345,7 +376,7 @@ secrets() {
     ends 1
     one_line "$dir/1.err" "refuses rank 1 on host $host, as it has another secret;"
     ends 1 $zero
-    one_line "$dir/0.err" "rank 1 of 2 did not connect to .* within 2 s: one from .*127.0.0.1 was refused, as it has"
+    one_line "$dir/0.err" "rank 1 of 2 did not connect to .* within 2 s: one from .*127.0.0.1 was refused, as it"
     next_port
     TRAIN_GPT_SECRET=hunter2 rank 0 2 $short
     TRAIN_GPT_SECRET=hunter2 rank 1 2 $short
@@ -379,7 +410,7 @@ pair() {
 differences() {
     pair "rank 0 (host $host, .*) has '--lr = 0.001', rank 2 (host $host, .*) has '--lr = 0.002'; want the same" \
         --lr 2e-3
-    pair "rank 0 (.*) has '--model = ', rank 2 (.*) has '--model = d12'; want" --model d12
+    pair "rank 0 (.*) has '--out = ', rank 2 (.*) has '--out = a?b'; want" --out "$(printf 'a\033b')"
     { cat "$probe"; echo "another one"; } > "$dir/other_probe"; chmod +x "$dir/other_probe"
     other_bin=$dir/other_probe
     pair "rank 0 (.*) has 'build = train_gpt .*, [a-z]*, [0-9a-f]*', rank 2 (.*) has 'build = .*'; want the same"
@@ -426,7 +457,8 @@ waits() {
     rank 1 2 --rendezvous-timeout 6
     ends 1 $zero $pid
     for line in "0 train_gpt: rank 1 of 2 did not connect to 127.0.0.1:[0-9]* so far" \
-                "1 train_gpt: rank 1 on host $host did not reach rank 0 at 127.0.0.1:[0-9]* so far: Connection refused"; do
+                "1 train_gpt: rank 1 on host .* did not reach rank 0 at 127.0.0.1:[0-9]* so far: Connection refused"
+    do
         file=$dir/${line%% *}.err
         head -n 1 "$file" | grep -q -- "^${line#* }" && [ "$(wc -l < "$file")" = 2 ] || {
             wrong "want a line \"${line#* }\" and one more, got:"; cat "$file"
@@ -435,8 +467,8 @@ waits() {
     close_test "a rank that waits for others reports it after 5 s"
 }
 
-for group in waits silence signals failures collectives starts by_hand by_srun variables missing garbage secrets \
-             differences hosts; do
+for group in waits silence signals failures collectives starts by_hand by_srun by_mpirun variables missing garbage \
+             secrets differences hosts; do
     beside $group
 done
 close_groups

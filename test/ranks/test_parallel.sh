@@ -76,7 +76,7 @@ for rank in 0 1; do
 done
 port=$((20000 + $$ % 10000))
 start_rank() { rank=$1; shift; (cd "$dir/host-$rank" && RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
-    MASTER_PORT=$port exec "$gpt" "$@" --steps 2 --out none) > "$dir/host-$rank/out" 2>&1; }
+    MASTER_PORT=$port exec "$gpt" "$@" --steps 2) > "$dir/host-$rank/out" 2>&1; }
 hosts() {         # hosts CODE MESSAGE OPTIONS...: both ranks end with this code, one prints MESSAGE
     code=$1 message=$2; shift 2; port=$((port + 3))
     start_rank 1 "$@" & pid=$!
@@ -86,14 +86,16 @@ hosts() {         # hosts CODE MESSAGE OPTIONS...: both ranks end with this code
     is "exit code of rank 1" $? "$code"
     is "what they say, once" "$(cat "$dir"/host-?/out | grep -c -- "$message")" 1
 }
-hosts 1 "the value of the weights differs from that of rank 0" $model --init start
-rm "$dir/host-1/model/step-00000000/checksums.xxh64"
+hosts 1 "the sum of the checkpoint's files differs from that of rank 0" $model --init start --out none
+rm "$dir"/host-?/model/step-00000000/checksums.xxh64
+printf '\1' | dd of="$dir/host-1/model/step-00000000/optimizer.safetensors" bs=1 seek=50000 conv=notrunc 2> /dev/null
+hosts 1 "the sum of the checkpoint's files differs from that of rank 0" --resume model
 sed 's/"n_head": 5/"n_head": 10/' "$dir/host-0/model/step-00000000/config.json" \
     > "$dir/host-1/model/step-00000000/config.json"
 hosts 1 "the model, config.json of the checkpoint, differs from that of rank 0" --data "$dir/text/train.txt" \
-    --context 31 --init model
+    --context 31 --init model --out none
 echo 9.0 > "$dir/host-1/val.txt.floor"
-hosts 0 "^step 2: val loss " --data "$dir/text/train.txt" --val-data val.txt ${model#*val.txt}
+hosts 0 "^step 2: val loss " --out none --data "$dir/text/train.txt" --val-data val.txt ${model#*val.txt}
 close_test "other weights or sizes on another host are an error; a floor is that of rank 0"
 
 # ---- A stop while one rank makes the tokens of a text and another waits for them
