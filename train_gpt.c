@@ -63,14 +63,15 @@ static void prepare_run(Run *run) {
         saved.T = (int)s->context;                                  /* --init: more rows of wpe */
     run->tokenizer = tokenizer_choose(s, tokenizer_is_given, run->from, saved.V);
     const TextFormat format = text_format(s, run->tokenizer);
+    if (!run->checkpoint && !s->val_data && s->data) s->val_data = corpus_val_beside(s->data);
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction, &format);
     if (!s->resume && !comm_rank) run->dir = run_dir_choose(s->out, s->data, 0, s->dry_run);
     if (s->resume && !run->checkpoint)
         print_line(stdout, "--resume: no checkpoint in %s: the run starts from step 0", run->dir.path);
     const int bytes = tokens_are_bytes(run->corpus.train);
-    if (!format.bpe) run->tokenizer = bytes ? TOKENIZER_BYTES : TOKENIZER_IDS;
+    run->tokenizer = tokens_tokenizer(run->corpus.train);
     if (!run->from && !s->model) s->model = "d4";
-    run->config = model_config(s, run->from, &saved, bytes ? 256 : format.bpe ? bpe_vocabulary(format.bpe)->V : 50257);
+    run->config = model_config(s, run->from, &saved, tokenizer_vocabulary(run->tokenizer));
     tokenizer_check(run->tokenizer, run->config.V);
     REQUIRE(!bytes || run->config.V == 256, "%s %d: want 256, the tokens of a text are bytes; or --tokenizer DIR",
             run->from ? format_string("%s: a vocabulary of", run->from) : "--vocab", run->config.V);

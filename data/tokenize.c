@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "../kernels/check.h"
 #include "../llmc/text/bpe_files.h"
 #include "bpe_train.h"
@@ -20,7 +19,7 @@ static Option table[] = {
     { .name = "tokenizer", .type = OPTION_TEXT, .value = &tokenizer, .argument = "DIR",
       .help = "directory with tokenizer.json, vocab.json and merges.txt, or encoder.json and vocab.bpe" },
     { .name = "out", .type = OPTION_TEXT, .value = &out, .argument = "DIR",
-      .help = "gets the shards, train_000000.bin, ... and val_000000.bin, ..., or the trained tokenizer" },
+      .help = "gets train_000000.bin, ..., val_000000.bin, ... and the tokenizer, or a trained tokenizer" },
     { .name = "documents", .type = OPTION_CHOICE, .value = &documents, .fallback = "file", .choices = DOCUMENT_NAMES,
       .help = "what a document is: a file, a line, what <|endoftext|> separates, a field of a line of JSONL" },
     { .name = "field", .type = OPTION_TEXT, .value = &field, .fallback = "text", .argument = "NAME",
@@ -34,28 +33,15 @@ static Option table[] = {
     { .name = "vocab-size", .type = OPTION_INTEGER, .value = &vocab_size, .fallback = "8192", .min = 257,
       .max = 1 << 24, .help = "of the trained tokenizer, with 256 bytes and <|endoftext|>" },
     { .name = "time-limit", .type = OPTION_TEXT, .value = &time_limit, .argument = "TIME",
-      .help = "3h50m or 90s: then exit with 75, without the shard under way" },
+      .help = "3h50m or 90s: then exit with 75; the same command starts again" },
     { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "or -h: print this, and exit" },
     {0}
 };
 
-enum { WRITTEN = 4 };       /* of the names; the others would belong to another tokenizer */
+/* The files of any tokenizer. */
 static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
                                      "special_tokens_map.json", "added_tokens.json", "encoder.json", "vocab.bpe",
                                      NULL };
-
-static char *partial[WRITTEN];
-
-static void write_partial(void *bpe) {
-    for (int i = 0; i < WRITTEN; i++) {
-        char *text = bpe_file_text(bpe, names[i], 0);
-        partial[i] = format_string("%s.new", path_of(out, names[i]).text);
-        FILE *file = file_create(partial[i]);
-        file_write(file, text, strlen(text));
-        file_close_durably(file, partial[i]);
-        free(text);
-    }
-}
 
 static void train(Texts *texts) {
     double start = seconds_now();
@@ -70,13 +56,7 @@ static void train(Texts *texts) {
     REQUIRE(texts->documents, "%s: the texts are empty", texts->path[0]);
     Bpe *bpe = bpe_train(trainer, (int)vocab_size);
     stop_open(NULL);                    /* from here on a signal does not cut the files short */
-    char why[FAIL_LENGTH];
-    if (fails(write_partial, bpe, why)) {
-        for (int i = 0; i < WRITTEN && partial[i]; i++) unlink(partial[i]);
-        fail("%s", why);
-    }
-    for (int i = WRITTEN; i-- > 0; free(partial[i]))        /* last the first, tokenizer.json, which suffices alone */
-        file_rename(partial[i], path_of(out, names[i]).text);
+    bpe_write(bpe, out);
     const BpeVocabulary *v = bpe_vocabulary(bpe);
     print_line(stdout, "%d tokens, %d merges, from %.1f MB in %.2f s -> %s", v->V, v->merge_count,
                1e-6 * (double)texts->bytes, seconds_now() - start, out);
@@ -116,11 +96,8 @@ int main(int argc, char **argv) {
     } else {
         Bpe *bpe = bpe_open(tokenizer);
         if (bpe_vocabulary(bpe)->warning) print_line(stderr, "warning: %s", bpe_vocabulary(bpe)->warning);
-        int64_t val_tokens = shards_write(bpe, &texts, &(ShardSettings){
-            .dir = out, .shard_tokens = shard_tokens, .val_fraction = val_fraction });
-        print_line(stdout, "./train_gpt %s %s%s --tokenizer %s    trains on them",
-                   shell_word(path_of(out, "train_*.bin").text), val_tokens ? "--val-data " : "",
-                   val_tokens ? shell_word(path_of(out, "val_*.bin").text) : "", shell_word(tokenizer));
+        shards_write(bpe, &texts, out, shard_tokens, val_fraction);
+        print_line(stdout, "./train_gpt %s    trains on them", shell_word(path_of(out, "train_*.bin").text));
         bpe_free(bpe);
     }
     texts_close(&texts);

@@ -162,11 +162,29 @@ static const struct { int length; const char *bytes, *kind; } kinds[] = {
     { 6, "\x93NUMPY", "a NumPy array" },
     { 4, "PAR1", "a Parquet table" },
     { 6, "ARROW1", "an Arrow table" },
+    { 16, "SQLite format 3", "an SQLite database" },
     { 34, "version https://git-lfs.github.com", "a Git LFS pointer, not the file itself" },
     { 4, "\xc6\xd7\x34\1", "an llm.c checkpoint" },                /* 20240326, little-endian */
     { 4, "\x88\xd8\x34\1", "a token shard" },                      /* SHARD_UINT16 */
     { 4, "\xa1\xd9\x34\1", "a token shard" },                      /* SHARD_UINT32 */
 };
+
+/* The high byte is NUL in UTF-16 of Latin letters, and in 16-bit numbers below 256, not all of which are letters. */
+static const char *kind_of_pairs(const unsigned char *bytes, int64_t size) {
+    const int64_t pairs = (size < 4096 ? size : 4096) / 2;
+    int64_t letters[2] = { 0, 0 }, others = 0;      /* with the low byte first, second */
+    for (int64_t i = 0; i < 2 * pairs; i++) {
+        const int low = bytes[i], is_letter = low >= ' ' || (low >= '\t' && low <= '\r');
+        if (bytes[i ^ 1]) continue;
+        letters[i & 1] += is_letter;
+        others += !(i & 1) && !is_letter;
+    }
+    if (pairs < 4) return NULL;
+    if (letters[0] >= pairs * 3 / 4) return "a text in UTF-16 (iconv -f UTF-16LE -t UTF-8 converts it)";
+    if (letters[1] >= pairs * 3 / 4) return "a text in UTF-16 (iconv -f UTF-16BE -t UTF-8 converts it)";
+    return letters[0] > pairs / 4 && letters[0] + others == pairs ? "a list of 16-bit numbers below 256, such as "
+           "nanoGPT's train.bin of characters" : NULL;
+}
 
 const char *file_kind(const unsigned char *bytes, int64_t size) {
     uint64_t header = 0;
@@ -178,7 +196,9 @@ const char *file_kind(const unsigned char *bytes, int64_t size) {
                                                                             : "a zip archive";
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (size >= kinds[i].length && !memcmp(bytes, kinds[i].bytes, (size_t)kinds[i].length)) return kinds[i].kind;
-    return NULL;
+    if (size >= 8 && !memcmp(bytes, "\xff\xff\xff\xff", 4) && !bytes[7]) return "an Arrow stream";  /* then a length */
+    if (size >= 262 && !memcmp(bytes + 257, "ustar", 5)) return "a tar archive";
+    return kind_of_pairs(bytes, size);
 }
 
 /* ---- Writing */

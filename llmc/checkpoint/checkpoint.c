@@ -271,11 +271,17 @@ TrainState checkpoint_load_state(const char *checkpoint) {
     return state;
 }
 
-DataId data_id(const Tokens *tokens) {
+DataId data_id(Tokens *tokens) {
     DataId id = { "none" };
-    if (tokens) snprintf(id.text, sizeof id.text, "%lld tokens, fingerprint %016llx", (long long)tokens_count(tokens),
+    if (tokens) snprintf(id.text, sizeof id.text, "%lld tokens, xxh64 %016llx", (long long)tokens_count(tokens),
                          (unsigned long long)tokens_fingerprint(tokens));
     return id;
+}
+
+int data_is(Tokens *tokens, const char *had) {
+    const DataId id = data_id(tokens);
+    const char *sampled = strstr(had, ", fingerprint ");
+    return sampled ? !strncmp(had, id.text, (size_t)(sampled - had) + 1) : !strcmp(had, id.text);
 }
 
 /* ---- Tokenizers */
@@ -291,13 +297,6 @@ static void warn_of_config(const char *checkpoint) {
     json_free(config);
 }
 
-typedef struct { const char *dir; Tokenizer tokenizer; } Opened;
-
-static void open_tokenizer(void *argument) {
-    Opened *opened = argument;
-    opened->tokenizer = tokenizer_open(opened->dir);
-}
-
 Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
     if (dir_has_file(checkpoint, STATE)) {
         Json *state = checkpoint_open_state(checkpoint);
@@ -309,13 +308,7 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
         warn_of_config(checkpoint);
         return bytes ? TOKENIZER_BYTES : ids ? TOKENIZER_IDS : tokenizer_open(checkpoint);
     }
-    Opened opened = { checkpoint, NULL };
-    char why[FAIL_LENGTH];
-    if (V == 256) return TOKENIZER_BYTES;
-    if (!bpe_has_files(checkpoint)) return TOKENIZER_IDS;
-    if (!fails(open_tokenizer, &opened, why)) return opened.tokenizer;
-    print_line(stdout, "the tokenizer of %s is not used: %s", checkpoint, why);
-    return TOKENIZER_IDS;
+    return V == 256 ? TOKENIZER_BYTES : tokenizer_find(checkpoint);
 }
 
 /* ---- The directory */

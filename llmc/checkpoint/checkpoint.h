@@ -36,9 +36,10 @@ typedef struct {
     SpikeDetector spikes;
 } TrainState;
 
-/* Identity of a token stream: a resume requires the same. "180 tokens, fingerprint 0123456789abcdef", or "none". */
+/* Identity of a token stream: a resume requires the same. "180 tokens, xxh64 0123456789abcdef", or "none". */
 typedef struct { char text[80]; } DataId;
-DataId data_id(const Tokens *tokens);       /* NULL = no stream */
+DataId data_id(Tokens *tokens);             /* NULL = no stream */
+int    data_is(Tokens *tokens, const char *id);     /* earlier versions hashed samples: then by the number alone */
 
 /* Contents of a checkpoint, in host memory. */
 typedef struct {

@@ -110,25 +110,29 @@ void resume_require_same_data(const Resume *r, const Corpus *corpus, Option *tab
     REQUIRE(are_bytes == !strcmp(json_string(r->json, "tokenizer"), "bytes"), "--data: this is %s, the model %s was "
             "trained on %s", are_bytes ? "a text" : "token shards", r->checkpoint, are_bytes ? "token ids" : "bytes");
     int other_name = is_changed(settings, table, "data");
-    REQUIRE(!is_default_out || !other_name || !strcmp(json_string(r->json, "train"), data_id(corpus->train).text),
+    REQUIRE(!is_default_out || !other_name || data_is(corpus->train, json_string(r->json, "train")),
             "--resume: %s is of a run on other data, %s; want --resume DIR, or --out DIR as well to change the data",
             r->checkpoint, json_string(settings, "data"));
     int changed = other_name || is_changed(settings, table, "val-data") ||
                   is_changed(settings, table, "val-fraction");
     for (int val = 0; val < 2 && !changed; val++) {
         const char *had = json_string(r->json, val ? "val" : "train"), *given = json_string(settings, "val-data");
-        DataId now = data_id(val ? corpus->val : corpus->train);
+        Tokens *now = val ? corpus->val : corpus->train;
         int is_val = val && *given;
-        REQUIRE(!strcmp(had, now.text), "--%s %s has changed since %s was made: it is %s, was %s; restore it, or give "
+        REQUIRE(data_is(now, had), "--%s %s has changed since %s was made: it is %s, was %s; restore it, or give "
                 "other data by another name", is_val ? "val-data" : "data",
-                is_val ? given : json_string(settings, "data"), r->checkpoint, now.text, had);
+                is_val ? given : json_string(settings, "data"), r->checkpoint, data_id(now).text,
+                had);
+        if (!val && strstr(had, "fingerprint"))
+            print_line(stdout, "%s: of an earlier version; of the data its length is compared, not its content",
+                       r->checkpoint);
     }
 }
 
 void resume_check_best(Resume *r, const Corpus *corpus, Option *table) {
     const int64_t step = r->state.val.best.step;
     const Path out = file_parent(r->checkpoint), best = run_dir_checkpoint(&(RunDir){ .path = out.text }, step);
-    const int is_other = strcmp(json_string(r->json, "val"), data_id(corpus->val).text) ||
+    const int is_other = !data_is(corpus->val, json_string(r->json, "val")) ||
                          is_changed(json_find(r->json, "settings"), table, "val-tokens");
     if (!step || (!is_other && !checkpoint_missing_file(best.text, 1))) return;
     printf("the best so far, step %lld, does not count: %s\n", (long long)step,

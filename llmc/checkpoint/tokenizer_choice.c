@@ -29,10 +29,11 @@ Tokenizer tokenizer_choose(const Settings *s, int is_given, const char *from, in
 }
 
 TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
-    TextFormat format = { .bpe = tokenizer ? tokenizer_bpe(tokenizer) : NULL, .field = s->field,
-                          .documents = choice_index(DOCUMENT_NAMES, s->documents) };
+    const TextFormat format = { .tokenizer = tokenizer, .documents = choice_index(DOCUMENT_NAMES, s->documents),
+                                .field = s->field };
+    const int is_bpe = tokenizer && tokenizer_bpe(tokenizer);
     document_check_field(format.documents, s->field);
-    REQUIRE(format.bpe || format.documents == DOCUMENT_FILE, "--documents %s: want --tokenizer DIR; without one, the "
+    REQUIRE(is_bpe || format.documents == DOCUMENT_FILE, "--documents %s: want --tokenizer DIR; without one, the "
             "bytes of a text are its tokens", s->documents);
     return format;
 }

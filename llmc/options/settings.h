@@ -23,7 +23,7 @@
       "a text (its bytes are the tokens, without --tokenizer) or token shards, 'dir/train_*.bin'", \
       "-i input-bin dataset dataset-name dataset-path data-dir data-path train-file train-data train-bin input") \
     X(TEXT,    val_data,         NULL,      ARGUMENT("FILE"),   KEPT, \
-      "text or shards to validate on; without it, the last part of a text", \
+      "text or shards to validate on; without it, the last part of a text, or dir/val_*.bin", \
       "-j input-val-bin validation-file val validation val-file val-bin eval-file val-dataset") \
     X(TEXT,    tokenizer,        NULL,      ARGUMENT("DIR"),    KEPT, \
       "byte-level BPE for texts: GPT-2's or HuggingFace's files, or a run with them", \

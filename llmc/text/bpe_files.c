@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "../../kernels/check.h"
 #include "bpe.h"
 #include "../base/files.h"
@@ -363,4 +364,43 @@ char *bpe_file_text(const Bpe *bpe, const char *name, int T) {
     }
     REQUIRE(!fclose(file), "out of memory: %s", name);
     return text;
+}
+
+enum { FILES = 4 };
+static const char *const files[FILES] = { "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt" };
+
+typedef struct { const Bpe *bpe; const char *dir; char *partial[FILES]; } Written;
+
+static void write_files(void *argument) {
+    Written *w = argument;
+    for (int i = 0; i < FILES; i++) {
+        const Path path = path_of(w->dir, files[i]);
+        char *text = bpe_file_text(w->bpe, files[i], 0);
+        const FileMap had = file_exists(path.text) ? file_map(path.text) : (FileMap){ .size = -1 };
+        REQUIRE(had.size < 0 || (had.size == (int64_t)strlen(text) && !memcmp(had.bytes, text, strlen(text))),
+                "%s exists: want another --out", path.text);
+        file_unmap(had);
+        w->partial[i] = format_string("%s.new", path.text);
+        FILE *file = file_create(w->partial[i]);
+        file_write(file, text, strlen(text));
+        file_close_durably(file, w->partial[i]);
+        free(text);
+    }
+}
+
+void bpe_write(const Bpe *bpe, const char *dir) {
+    Written w = { .bpe = bpe, .dir = dir };
+    char why[FAIL_LENGTH];
+    if (bpe_has_files(dir)) {
+        Bpe *other = bpe_open(dir);
+        REQUIRE(bpe_fingerprint(other) == bpe_fingerprint(bpe), "%s: has another tokenizer: want another --out", dir);
+        bpe_free(other);
+        return;
+    }
+    if (fails(write_files, &w, why)) {
+        for (int i = 0; i < FILES && w.partial[i]; i++) unlink(w.partial[i]);
+        fail("%s", why);
+    }
+    for (int i = FILES; i-- > 0; free(w.partial[i]))        /* last the first, which suffices alone */
+        file_rename(w.partial[i], path_of(dir, files[i]).text);
 }

@@ -12,6 +12,10 @@ int  bpe_has_files(const char *dir);
    or merges.txt. T: the model's context, of which transformers warns with longer texts; 0 = unknown. */
 char *bpe_file_text(const Bpe *bpe, const char *name, int T);
 
+/* Writes those four files, each completely or not at all. A directory with the same tokenizer stays as it is; fails
+   where it has another one. */
+void bpe_write(const Bpe *bpe, const char *dir);
+
 /* Writes a byte as the letter that stands for it in these files: the printable bytes of Latin-1 for themselves, the
    others, in their order, as U+0100, U+0101, ... */
 enum { BPE_LETTERS = 0x144 };

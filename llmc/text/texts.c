@@ -30,8 +30,6 @@ void document_check_field(DocumentKind kind, const char *field) {
 /* Half of the bytes of the first MiB that are not ASCII must be UTF-8. */
 static void check_encoding(FileMap map, const char *path) {
     const unsigned char *text = map.bytes;
-    const char *kind = file_kind(text, map.size);
-    REQUIRE(!kind, "%s: this is %s, want a text", path, kind);
     size_t size = map.size < 1 << 20 ? (size_t)map.size : 1 << 20, good = 0, bad = 0, first = 0;
     for (size_t at = 0, length; at < size; at += length ? length : 1) {
         length = utf8_length(text + at, (size_t)map.size - at);
@@ -42,6 +40,17 @@ static void check_encoding(FileMap map, const char *path) {
             "encoding? iconv -f ISO-8859-1 -t UTF-8 converts Latin-1", path, text[first], first, bad - 1);
 }
 
+void text_notices(FileMap map, const char *path, DocumentKind kind) {
+    const unsigned char *nul = memchr(map.bytes, 0, map.size < 1 << 20 ? (size_t)map.size : 1 << 20);
+    const int reads_marks = kind == DOCUMENT_MARK || kind == DOCUMENT_JSONL;
+    if (nul) print_line(stdout, "%s: byte %zu is NUL, which texts do not have", path, (size_t)(nul - map.bytes));
+    if (kind != DOCUMENT_JSONL && map.size >= 2 && !memcmp(map.bytes, "{\"", 2))
+        print_line(stdout, "%s: looks like JSONL, is read as text; --documents jsonl reads a field of each line", path);
+    else if (!reads_marks && memmem(map.bytes, (size_t)map.size, mark, MARK))
+        print_line(stdout, "%s: contains %s, read as text; --tokenizer DIR --documents mark reads it as the end of a "
+                   "document", path, mark);
+}
+
 Texts texts_open(const char *const *path, int count, DocumentKind kind, const char *field) {
     Texts t = { .path = path, .count = count, .kind = kind, .field = field, .stop = INT64_MAX,
                 .map = host_alloc((size_t)count * sizeof *t.map, "the texts"),
@@ -50,15 +59,11 @@ Texts texts_open(const char *const *path, int count, DocumentKind kind, const ch
     bpe_words_init();
     for (int i = 0; i < count; i++) {
         const FileMap map = t.map[i] = file_map(path[i]);
+        const char *binary = file_kind(map.bytes, map.size);
+        REQUIRE(!binary, "%s: this is %s, want a text", path[i], binary);
         check_encoding(map, path[i]);
+        text_notices(map, path[i], kind);
         t.bytes += map.size;
-        size_t head = map.size < 1 << 20 ? (size_t)map.size : 1 << 20;
-        if (kind != DOCUMENT_JSONL && head >= 2 && !memcmp(map.bytes, "{\"", 2))
-            print_line(stdout, "%s: looks like JSONL, is read as text; --documents jsonl reads a field of each line",
-                       path[i]);
-        else if (kind != DOCUMENT_MARK && kind != DOCUMENT_JSONL && memmem(map.bytes, head, mark, MARK))
-            print_line(stdout, "%s: contains %s, read as text; --documents mark reads it as the end of a document",
-                       path[i], mark);
     }
     return t;
 }

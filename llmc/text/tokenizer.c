@@ -21,6 +21,22 @@ Tokenizer tokenizer_open(const char *dir) {
     return tokenizer;
 }
 
+typedef struct { const char *dir; Tokenizer tokenizer; } Opened;
+
+static void open_tokenizer(void *argument) {
+    Opened *opened = argument;
+    opened->tokenizer = tokenizer_open(opened->dir);
+}
+
+Tokenizer tokenizer_find(const char *dir) {
+    Opened opened = { dir, NULL };
+    char why[FAIL_LENGTH];
+    if (!bpe_has_files(dir)) return TOKENIZER_IDS;
+    if (!fails(open_tokenizer, &opened, why)) return opened.tokenizer;
+    print_line(stdout, "the tokenizer of %s is not used: %s", dir, why);
+    return TOKENIZER_IDS;
+}
+
 void tokenizer_close(Tokenizer tokenizer) {
     if (!tokenizer || !tokenizer->bpe) return;
     bpe_free(tokenizer->bpe);
@@ -30,6 +46,10 @@ void tokenizer_close(Tokenizer tokenizer) {
 
 Bpe *tokenizer_bpe(Tokenizer tokenizer) { return tokenizer->bpe; }
 const char *tokenizer_name(Tokenizer tokenizer) { return tokenizer->name; }
+
+int tokenizer_vocabulary(Tokenizer tokenizer) {
+    return tokenizer->bpe ? bpe_vocabulary(tokenizer->bpe)->V : tokenizer == TOKENIZER_BYTES ? 256 : 50257;
+}
 
 void tokenizer_check(Tokenizer tokenizer, int V) {
     int ids = tokenizer->bpe ? bpe_vocabulary(tokenizer->bpe)->V : 0;
@@ -44,10 +64,11 @@ void tokenizer_warn(Tokenizer tokenizer, int V) {
                    tokenizer->dir, ids, V);
 }
 
-/* Shards do not name their tokenizer: V = 50257 is taken as GPT-2's, other sizes as unknown. */
+/* Shards without a tokenizer: 50257 rows, padded to multiples of up to 128 or so, are taken as GPT-2's, other sizes as
+   unknown. */
 int32_t tokenizer_end_of_text(Tokenizer tokenizer, int V) {
     if (tokenizer->bpe) return bpe_vocabulary(tokenizer->bpe)->end_of_text;
-    return tokenizer == TOKENIZER_IDS && V == 50257 ? V - 1 : -1;
+    return tokenizer == TOKENIZER_IDS && V >= 50257 && V <= 50432 ? 50256 : -1;
 }
 
 int32_t tokenizer_start(Tokenizer tokenizer, int V) {

@@ -12,10 +12,14 @@ extern const struct TokenizerKind tokenizer_bytes, tokenizer_ids;
 #define TOKENIZER_IDS   (&tokenizer_ids)
 
 Tokenizer   tokenizer_open(const char *dir);                              /* the BPE of a directory (bpe_files.h) */
+/* The BPE of a directory; ids where it has none, or one that is refused, which is printed. */
+Tokenizer   tokenizer_find(const char *dir);
 void        tokenizer_close(Tokenizer tokenizer);                         /* bytes, ids and NULL are ignored */
 Bpe        *tokenizer_bpe(Tokenizer tokenizer);                           /* NULL for bytes and ids */
 
 const char *tokenizer_name(Tokenizer tokenizer);                          /* "bytes", "ids", "bpe" */
+
+int         tokenizer_vocabulary(Tokenizer tokenizer);                    /* number of ids; for ids GPT-2's, 50257 */
 
 /* Fails on a tokenizer with ids that a model of V tokens does not have. */
 void        tokenizer_check(Tokenizer tokenizer, int V);

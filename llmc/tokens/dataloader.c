@@ -23,8 +23,11 @@ struct Tokens {
     char      *name;
     TokenFile *file;
     int        file_count, width;   /* bytes per token: 1 a text, 2 or 4 shards */
-    int        is_slice;            /* name and files belong to another stream */
+    int        is_slice;            /* name, files and tokenizer belong to another stream */
     int        is_text;
+    Tokenizer  tokenizer, beside;   /* of the tokens; the one beside shards, NULL = not looked for */
+    uint64_t   fingerprint;         /* if is_hashed */
+    int        is_hashed;
     int64_t    first, count;        /* within the stream of all files */
 };
 
@@ -38,14 +41,15 @@ static int open_file(TokenFile *f) {
     const char *kind = width > 1 ? NULL : file_kind(f->map.bytes, f->map.size);
     REQUIRE(f->map.size > 0, "%s: the file is empty, want a text or a token shard", f->name);
     REQUIRE(!kind, "%s: this is %s, want a text or a token shard", f->name, kind);
+    REQUIRE(width == 1 || !dir_has_file(file_parent(f->name).text, SHARDS_INCOMPLETE), "%s: tokenize did not complete "
+            "the shards in this directory; start it again, or remove %s", f->name, SHARDS_INCOMPLETE);
     if (width == 1 && !ends_with(f->name, ".bin")) {
         f->data  = f->map.bytes;
         f->count = f->map.size;
         return 1;
     }
     REQUIRE(width > 1 || f->map.size < 4, "%s: magic %u, want %d or %d: not a token shard (nanoGPT's .bin files have "
-            "no header; a text needs a name that does not end in .bin)", f->name, header.magic, SHARD_UINT16,
-            SHARD_UINT32);
+            "no header: train on the text itself)", f->name, header.magic, SHARD_UINT16, SHARD_UINT32);
     REQUIRE(f->map.size >= SHARD_HEADER_BYTES, "%s: truncated: the file has %lld bytes, a shard's header alone has %d",
             f->name, (long long)f->map.size, SHARD_HEADER_BYTES);
     REQUIRE(header.version == 1 || (width == 4 && header.version == 7), "%s: shard version %u, want %s", f->name,
@@ -95,19 +99,35 @@ Tokens *tokens_open(const char *pattern) {
     REQUIRE(t->file_count, "%s: only tokens made of texts match it, and not the texts; want the texts, or '*.tokens-*' "
             "in the pattern", pattern);
     t->is_text = t->width == 1;
+    t->tokenizer = t->is_text ? TOKENIZER_BYTES : TOKENIZER_IDS;
     REQUIRE(t->count >= 2, "%s: one token, want 2 or more: an input and a target", pattern);
     return t;
 }
 
+/* tokenize writes the tokenizer beside its shards. */
+static void find_tokenizer(Tokens *t, Tokenizer chosen) {
+    const Path dir = file_parent(t->file[0].name);
+    t->beside = tokenizer_find(dir.text);
+    Bpe *bpe = chosen ? tokenizer_bpe(chosen) : NULL, *own = tokenizer_bpe(t->beside);
+    REQUIRE(!bpe || !own || bpe_fingerprint(bpe) == bpe_fingerprint(own), "%s: not the tokens of this tokenizer, but "
+            "of the one in %s; want --tokenizer %s, or a model with that tokenizer", t->name, dir.text, dir.text);
+    t->tokenizer = bpe ? chosen : t->beside;
+}
+
 Tokens *tokens_open_text(const char *pattern, const TextFormat *format) {
     Tokens *text = tokens_open(pattern);
-    if (!format->bpe || !text->is_text) return text;
+    Bpe *bpe = format->tokenizer ? tokenizer_bpe(format->tokenizer) : NULL;
+    if (!text->is_text) find_tokenizer(text, format->tokenizer);
+    for (int i = 0; i < text->file_count && text->is_text && !bpe; i++)
+        text_notices(text->file[i].map, text->file[i].name, DOCUMENT_FILE);
+    if (!bpe || !text->is_text) return text;
     const char **paths = host_alloc((size_t)text->file_count * sizeof *paths, "the list of texts");
     for (int i = 0; i < text->file_count; i++) paths[i] = text->file[i].name;
     Texts texts = texts_open(paths, text->file_count, format->documents, format->field);
-    char *path = shards_cached(format->bpe, &texts, launch_local_rank > 0);
+    char *path = shards_cached(bpe, &texts, launch_local_rank > 0);
     Tokens *t = tokens_open(path);
     t->is_text = 1;
+    t->tokenizer = format->tokenizer;
     free(t->name);
     t->name = format_string("%s", pattern);
     texts_close(&texts);
@@ -126,6 +146,7 @@ Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count) {
     t->is_slice = 1;
     t->first   += first;
     t->count    = count;
+    t->is_hashed = 0;
     return t;
 }
 
@@ -137,6 +158,7 @@ void tokens_close(Tokens *t) {
         }
         free(t->file);
         free(t->name);
+        tokenizer_close(t->beside);
     }
     free(t);
 }
@@ -144,6 +166,7 @@ void tokens_close(Tokens *t) {
 int64_t tokens_count(const Tokens *t)          { return t->count; }
 int     tokens_are_bytes(const Tokens *t)      { return t->width == 1; }
 int     tokens_are_text(const Tokens *t)       { return t->is_text; }
+Tokenizer tokens_tokenizer(const Tokens *t)    { return t->tokenizer; }
 int64_t tokens_windows(const Tokens *t, int T) { return (t->count - 1 + T - 1) / T; }
 
 /* ---- Reading */
@@ -171,17 +194,17 @@ static void read_tokens(const Tokens *t, int64_t first, int64_t count, int32_t *
     }
 }
 
-uint64_t tokens_fingerprint(const Tokens *t) {
-    enum { SAMPLES = 1024, LENGTH = 16 };
-    uint64_t hash = (0xcbf29ce484222325 ^ (uint64_t)t->count) * 0x100000001b3;    /* FNV-1a, a token at a time */
-    int64_t step = t->count / SAMPLES > LENGTH ? t->count / SAMPLES : LENGTH;
-    for (int64_t first = 0; first < t->count; first += step) {
-        int32_t token[LENGTH];
-        int64_t count = t->count - first < LENGTH ? t->count - first : LENGTH;
-        read_tokens(t, first, count, token);
-        for (int64_t i = 0; i < count; i++) hash = (hash ^ (uint32_t)token[i]) * 0x100000001b3;
+uint64_t tokens_fingerprint(Tokens *t) {
+    const int64_t end = t->first + t->count;
+    int64_t position = t->first, here;
+    for (const TokenFile *f = file_at(t, position); position < end && !t->is_hashed; f++, position += here) {
+        here = (end < f->first + f->count ? end : f->first + f->count) - position;
+        const unsigned char *data = f->data + (position - f->first) * t->width;
+        const uint64_t next[3] = { t->fingerprint, (uint64_t)here, xxh64(data, (size_t)(here * t->width)) };
+        t->fingerprint = xxh64(next, sizeof next);
     }
-    return hash;
+    t->is_hashed = 1;
+    return t->fingerprint;
 }
 
 /* Inputs and targets start .. start + count - 1, wrapping around at the end of the stream, then padding up to T. */
@@ -245,13 +268,14 @@ void tokens_check(const Tokens *t, int V) {
         const TokenFile *f = file_at(t, position);
         REQUIRE(!wrong, "%s: token %lld is id %u, want below %d, the vocabulary%s", f->name,
                 (long long)(position - f->first), (uint32_t)block[i], V,
-                shards_is_cache(f->name) ? "; remove this file, and it is made again" : "");
+                shards_is_cache(f->name) ? "; remove this file, and it is made again" :
+                t->width == 4 && V < 128256 ? "; want --vocab 128256 for Llama 3's tokens" : "");
     }
 }
 
 /* ---- Corpus */
 
-/* data/tales writes the entropy of a text into PATH.floor; NaN where there is no such file. */
+/* data/tales writes the entropy of a text into PATH.floor, as the first word; NaN where there is no such file. */
 static double text_floor(const char *path) {
     char *name = format_string("%s.floor", path);
     double floor = NAN;
@@ -267,12 +291,20 @@ static double text_floor(const char *path) {
     return floor;
 }
 
+char *corpus_val_beside(const char *data) {
+    const Path dir = file_parent(data);
+    const int is_there = ends_with(data, "train_*.bin") && dir_has_file(dir.text, "val_000000.bin");
+    return is_there ? format_string("%s/val_*.bin", dir.text) : NULL;
+}
+
 Corpus corpus_open(const char *data, const char *val_data, double val_fraction, const TextFormat *format) {
     REQUIRE(data, "nothing to train on: want a text or token shards, such as ./train_gpt book.txt; see --help");
     Corpus c = { .train = tokens_open_text(data, format), .val_floor = NAN };
     int are_bytes = tokens_are_bytes(c.train);
     if (val_data) {
-        c.val = tokens_open_text(val_data, format);
+        TextFormat as_train = *format;
+        as_train.tokenizer = c.train->tokenizer;
+        c.val = tokens_open_text(val_data, &as_train);
         REQUIRE(are_bytes == tokens_are_bytes(c.val), "--data %s and --val-data %s: one is a text, the other token "
                 "shards; want two texts or two sets of shards", data, val_data);
         if (are_bytes) c.val_floor = text_floor(val_data);

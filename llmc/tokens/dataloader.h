@@ -12,6 +12,7 @@
 #define LLMC_DATALOADER_H
 #include <stdint.h>
 #include "../text/texts.h"
+#include "../text/tokenizer.h"
 
 typedef struct Tokens Tokens;
 
@@ -21,10 +22,11 @@ typedef struct Tokens Tokens;
 Tokens *tokens_open(const char *pattern);
 void    tokens_close(Tokens *tokens);
 
-/* How a text becomes tokens; without a BPE its bytes are the tokens. */
-typedef struct { Bpe *bpe; DocumentKind documents; const char *field; } TextFormat;
+/* How a text becomes tokens; its bytes are the tokens unless the tokenizer is a BPE. */
+typedef struct { Tokenizer tokenizer; DocumentKind documents; const char *field; } TextFormat;
 
-/* As tokens_open; texts become tokens of the BPE, in a shard beside the first (shards_cached, llmc/tokens/shards.h). */
+/* As tokens_open; texts become tokens of the BPE, in a shard beside the first (shards_cached, llmc/tokens/shards.h).
+   Fails on shards beside which there is another BPE than the format's. */
 Tokens *tokens_open_text(const char *pattern, const TextFormat *format);
 
 /* Tokens first .. first + count - 1, at least 2, as a stream that shares the files of the original, which must outlive
@@ -34,13 +36,13 @@ Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count);
 int64_t tokens_count(const Tokens *tokens);
 int     tokens_are_bytes(const Tokens *tokens);          /* a text: V = 256, a token is a byte */
 int     tokens_are_text(const Tokens *tokens);           /* bytes, or tokens made of a text by tokens_open_text */
+Tokenizer tokens_tokenizer(const Tokens *tokens);       /* bytes; a BPE, the format's or that beside shards; ids */
 
 /* Fails with file and position when an id is >= V. Reads the whole stream once. */
 void tokens_check(const Tokens *tokens, int V);
 
-/* A hash of the count and of 1024 samples of 16 tokens (all tokens of a short stream), to recognise other data of the
-   same length. */
-uint64_t tokens_fingerprint(const Tokens *tokens);
+/* A hash of all tokens, file by file, to recognise other data. The first call reads them, at 8 GB/s from memory. */
+uint64_t tokens_fingerprint(Tokens *tokens);
 
 int64_t tokens_windows(const Tokens *tokens, int T);     /* ceil((N-1)/T): sequences of an epoch */
 
@@ -63,6 +65,8 @@ typedef struct {
 /* Opens --data and --val-data, as in tokens_open_text. Without val_data (NULL) the last val_fraction of a text is for
    validation; shards have none. Fails without data, on a text with shards, and on too few bytes to split. */
 Corpus corpus_open(const char *data, const char *val_data, double val_fraction, const TextFormat *format);
+/* "DIR/val_*.bin" for "DIR/train_*.bin", a new string, where tokenize has made such shards; else NULL. */
+char  *corpus_val_beside(const char *data);
 /* The data of --eval, as val: all, or with val_fraction < 1 the part of a text that corpus_open has for validation. */
 Corpus corpus_open_eval(const char *data, double val_fraction, const TextFormat *format);
 void   corpus_check(Corpus *corpus, int V);    /* tokens_check of both; fails on ranks with other data */

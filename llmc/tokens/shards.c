@@ -1,13 +1,16 @@
 #include "shards.h"
+#include <dirent.h>
 #include <errno.h>
-#include <glob.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 #include "../../kernels/check.h"
 #include "../base/os.h"
 #include "../base/terminal.h"
+#include "../text/bpe_files.h"
 
 ShardHeader shard_header(FileMap map) {
     ShardHeader header = {0};
@@ -24,11 +27,11 @@ static ShardHeader header_of(int64_t count, int width) {
 typedef struct {
     Bpe        *bpe;
     Texts      *texts;
-    const char *dir;                /* for shards; NULL = the cache, one shard */
-    const char *path;               /* the current shard */
-    char       *partial;            /* its name until it is complete */
+    const char *dir, *cache;        /* for shards; for one file of all tokens. The other is NULL */
+    uint64_t    hash;               /* the cache: of the texts */
+    char       *path;               /* the current file; the cache has this name until it is complete */
     FILE       *file;               /* NULL = none is open */
-    int64_t     count, max;         /* tokens of the shard */
+    int64_t     count, max;         /* tokens of the file */
     int         number, is_val, width;      /* the current shard's; width: bytes of a token */
     int64_t     tokens[2];          /* total: train, val */
     int32_t    *ids;                /* tokens of a batch */
@@ -44,18 +47,22 @@ static Writer open_writer(Bpe *bpe, Texts *texts) {
                      .width = bpe_vocabulary(bpe)->V <= 1 << 16 ? 2 : 4 };
 }
 
+/* The lock says that the process lives: see remove_abandoned. */
 static void open_shard(Writer *w) {
     static const char header[SHARD_HEADER_BYTES];
     const unsigned long long now = (unsigned long long)(1e9 * seconds_now());   /* another host may have this pid */
     REQUIRE(w->dir || !w->number, "%s: more than 2^32 - 1 tokens, the most of one file: want shards, made by tokenize",
             w->texts->path[0]);
-    if (w->dir) w->path = format_string("%s/%s_%06d.bin", w->dir, w->is_val ? "val" : "train", w->number);
-    w->number++;
-    w->partial = format_string("%s.partial-%d-%llx", w->path, (int)getpid(), now);
-    w->count = 0;
-    stop_removes(w->partial);
-    w->file = file_create(w->partial);
+    char *before = w->path;
+    w->path = w->cache ? format_string("%s.partial-%d-%llx", w->cache, (int)getpid(), now)
+                       : format_string("%s/%s_%06d.bin", w->dir, w->is_val ? "val" : "train", w->number);
+    stop_removes(w->path);
+    free(before);
+    w->file = file_create(w->path);
+    flock(fileno(w->file), LOCK_EX);
     file_write(w->file, header, sizeof header);
+    w->number++;
+    w->count = 0;
 }
 
 /* Rewrites the header with the final count. */
@@ -63,11 +70,7 @@ static void close_shard(Writer *w) {
     const ShardHeader header = header_of(w->count, w->width);
     if (!ferror(w->file)) rewind(w->file);              /* rewind forgets an error */
     file_write(w->file, &header, sizeof header);
-    file_close_durably(w->file, w->partial);
-    file_rename(w->partial, w->path);
-    stop_removes(NULL);
-    free(w->partial);
-    if (w->dir) free((void *)w->path);
+    file_close_durably(w->file, w->path);
     w->file = NULL;
 }
 
@@ -94,12 +97,11 @@ static void print_progress(Writer *w) {
     print_in_place(text);
 }
 
-/* A signal or the time limit ends the program; the incomplete shard is removed. */
 static void stop_if_requested(void) {
     const char *why = stop_requested();
     if (!why) return;
     stop_remove();
-    print_line(stdout, "%s: the tokens are not complete; the file under way is not kept", why);
+    print_line(stdout, "%s: the tokens are not complete; the same command makes them again", why);
     if (stop_hook) stop_hook();
     exit(EXIT_TRY_AGAIN);
 }
@@ -116,6 +118,20 @@ static size_t next_ids(Writer *w) {
         REQUIRE(w->ids, "out of memory: %zu tokens", max);
     }
     return bpe_encode_spans(w->bpe, w->texts->span, w->texts->span_count, w->ids);
+}
+
+/* The name of the cache: every byte of the texts, and how they are read. */
+static uint64_t hash_of_texts(const Writer *w) {
+    const Texts *t = w->texts;
+    const char *field = t->kind == DOCUMENT_JSONL ? t->field : "";
+    const uint64_t how[3] = { bpe_fingerprint(w->bpe), (uint64_t)t->kind, xxh64(field, strlen(field)) };
+    uint64_t hash = xxh64(how, sizeof how);
+    for (int i = 0; i < t->count; i++) {
+        const FileMap map = t->map[i];
+        const uint64_t next[3] = { hash, (uint64_t)map.size, xxh64(map.bytes, (size_t)map.size) };
+        hash = xxh64(next, sizeof next);
+    }
+    return hash;
 }
 
 static void write_batches(void *writer) {
@@ -142,64 +158,85 @@ static void write_batches(void *writer) {
     }
     REQUIRE(w->tokens[0] + w->tokens[1], "%s: the texts are empty", w->texts->path[0]);
     if (w->file) close_shard(w);
+    if (w->dir) return;
+    REQUIRE(hash_of_texts(w) == w->hash, "%s: changed while it was tokenized; start again", w->texts->path[0]);
+    file_rename(w->path, w->cache);
 }
 
 /* After gigabytes a line of JSONL may be refused, or the disk be full: the incomplete shard is removed. */
-static void write_all(Writer *w, const char *to) {
+static void write_all(Writer *w) {
     const Texts *t = w->texts;
     char message[FAIL_LENGTH], more[32] = "";
     if (fails(write_batches, w, message)) {
         stop_remove();
         fail("%s", message);
     }
+    stop_removes(NULL);
     const double seconds = seconds_now() - w->start;
     if (t->count > 1) snprintf(more, sizeof more, " and %d more", t->count - 1);
     if (isatty(STDOUT_FILENO)) print_in_place("");
     print_line(stdout, "tokenized %.255s%s: %.1f MB, %lld document%s, %lld tokens, %.2f s, %.1f MB/s -> %s", t->path[0],
                more, 1e-6 * (double)t->bytes, (long long)t->documents, t->documents == 1 ? "" : "s",
-               (long long)(w->tokens[0] + w->tokens[1]), seconds, 1e-6 * (double)t->bytes / seconds, to);
+               (long long)(w->tokens[0] + w->tokens[1]), seconds, 1e-6 * (double)t->bytes / seconds,
+               w->dir ? w->dir : w->cache);
     if (t->documents > 1 && bpe_vocabulary(w->bpe)->end_of_text < 0)
         print_line(stdout, "%lld documents are joined: the tokenizer has no end-of-text token; \"eos_token\" in its "
                    "tokenizer_config.json names one", (long long)t->documents);
+    free(w->path);
     free(w->ids);
 }
 
-static void require_none(const char *dir, const char *split) {
-    glob_t found;
-    Path pattern = path_of(dir, split);
-    int any = !glob(pattern.text, 0, NULL, &found);
-    REQUIRE(!any, "%s exists: want an --out without shards", found.gl_pathv[0]);
+/* ---- Files of earlier processes */
+
+/* Calls f for the files of dir whose names begin and end so. */
+static void each_file(const char *dir, const char *begin, const char *end, void (*f)(const char *path)) {
+    DIR *entries = opendir(dir);
+    REQUIRE(entries, "%s: cannot open the directory: %s", dir, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(entries)); )
+        if (!strncmp(entry->d_name, begin, strlen(begin)) && ends_with(entry->d_name, end))
+            f(path_of(dir, entry->d_name).text);
+    closedir(entries);
 }
 
-int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings) {
+static void refuse(const char *path) { fail("%s exists: want an --out without shards", path); }
+
+static void remove_shard(const char *path) {
+    REQUIRE(!unlink(path), "%s: cannot remove: %s", path, strerror(errno));
+}
+
+/* What a killed process has left. Where a file system has no locks, it stays. */
+static void remove_abandoned(const char *path) {
+    const int flags = O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC;
+    const int fd = shards_is_cache(path) && !ends_with(path, ".bin") ? open(path, flags) : -1;
+    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) unlink(path);
+    if (fd >= 0) close(fd);
+}
+
+/* ---- Shards */
+
+void shards_write(Bpe *bpe, Texts *texts, const char *dir, int64_t shard_tokens, double val_fraction) {
     Writer w = open_writer(bpe, texts);
-    w.dir = settings->dir;
-    w.max = settings->shard_tokens;
-    directory_make(w.dir);
-    const int lock = directory_lock(w.dir).fd;
-    REQUIRE(lock, "%s: another process writes to this directory: want another --out", w.dir);
-    require_none(w.dir, "train_*.bin");
-    require_none(w.dir, "val_*.bin");
-    if (settings->val_fraction > 0) texts->stop = (int64_t)((double)texts->bytes * (1 - settings->val_fraction));
-    write_all(&w, w.dir);
+    const Path mark = path_of(dir, SHARDS_INCOMPLETE);
+    w.dir = dir;
+    w.max = shard_tokens;
+    directory_make(dir);
+    const int lock = directory_lock(dir).fd;
+    REQUIRE(lock, "%s: another process writes to this directory: want another --out", dir);
+    const int is_incomplete = file_exists(mark.text);
+    each_file(dir, "train_", ".bin", is_incomplete ? remove_shard : refuse);
+    each_file(dir, "val_", ".bin", is_incomplete ? remove_shard : refuse);
+    bpe_write(bpe, dir);
+    file_close_durably(file_create(mark.text), mark.text);
+    directory_sync(dir);
+    if (val_fraction > 0) texts->stop = (int64_t)((double)texts->bytes * (1 - val_fraction));
+    write_all(&w);
+    directory_sync(dir);
+    remove_shard(mark.text);
     close(lock);
     printf("train %lld tokens, val %lld tokens\n", (long long)w.tokens[0], (long long)w.tokens[1]);
-    return w.tokens[1];
 }
 
 /* ---- Cache */
-
-static uint64_t hash_of_texts(const Bpe *bpe, const Texts *t) {
-    const char *field = t->kind == DOCUMENT_JSONL ? t->field : "";
-    const uint64_t how[3] = { bpe_fingerprint(bpe), (uint64_t)t->kind, xxh64(field, strlen(field)) };
-    uint64_t hash = xxh64(how, sizeof how);
-    for (int i = 0; i < t->count; i++) {
-        const FileMap map = t->map[i];
-        const uint64_t next[3] = { hash, (uint64_t)map.size, xxh64(map.bytes, (size_t)map.size) };
-        hash = xxh64(next, sizeof next);
-    }
-    return hash;
-}
 
 int shards_is_cache(const char *path) {
     const char *name = strstr(path, ".tokens-");
@@ -216,8 +253,9 @@ static int is_whole(const char *path, int width) {
 }
 
 char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
-    char *path = format_string("%s.tokens-%016llx.bin", texts->path[0], (unsigned long long)hash_of_texts(bpe, texts));
     Writer w = open_writer(bpe, texts);
+    w.hash = hash_of_texts(&w);
+    char *path = format_string("%s.tokens-%016llx.bin", texts->path[0], (unsigned long long)w.hash);
     int found;
     while (!(found = is_whole(path, w.width)) && wait) {
         if (!stop_hook) stop_if_requested();        /* else the rank that writes ends the run */
@@ -228,7 +266,9 @@ char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
     const Path dir = file_parent(path);
     REQUIRE(!access(dir.text, W_OK), "%s: %s: the tokens of %s go there; want a copy of it elsewhere, or shards made "
             "by tokenize", dir.text, strerror(errno), texts->path[0]);
-    w.path = path;
-    write_all(&w, path);
+    const char *slash = strrchr(texts->path[0], '/');
+    each_file(dir.text, slash ? slash + 1 : texts->path[0], "", remove_abandoned);
+    w.cache = path;
+    write_all(&w);
     return path;
 }

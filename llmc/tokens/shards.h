@@ -1,5 +1,4 @@
-/* shards.h - Texts to token shards (their format: llmc/tokens/dataloader.h), with the progress on stdout. Shards are
-   written under other names, synced and renamed, so that each exists completely or not at all. */
+/* shards.h - Texts to token shards (their format: llmc/tokens/dataloader.h), with the progress on stdout. */
 #ifndef LLMC_SHARDS_H
 #define LLMC_SHARDS_H
 #include "../text/texts.h"
@@ -10,15 +9,13 @@ typedef struct { uint32_t magic, version, count; } ShardHeader;
 
 ShardHeader shard_header(FileMap map);      /* zeros where the file is shorter */
 
-typedef struct {
-    const char *dir;                /* gets train_000000.bin, ..., val_000000.bin, ...; there must be none yet */
-    int64_t     shard_tokens;
-    double      val_fraction;       /* the last part of all texts, in bytes; 0 = no validation */
-} ShardSettings;
+/* A file beside shards that are not complete: tokens_open refuses them, shards_write replaces them. */
+#define SHARDS_INCOMPLETE "tokenize.incomplete"
 
-/* <|endoftext|> goes in front of every document; with DOCUMENT_MARK it replaces every mark. Returns the number of val's
-   tokens. */
-int64_t shards_write(Bpe *bpe, Texts *texts, const ShardSettings *settings);
+/* Writes dir/train_000000.bin, ..., dir/val_000000.bin, ... and the tokenizer (bpe_write). <|endoftext|> goes in front
+   of every document; with DOCUMENT_MARK it replaces every mark. val_fraction: the last part of all texts, in bytes, for
+   validation. Fails where dir has complete shards. */
+void shards_write(Bpe *bpe, Texts *texts, const char *dir, int64_t shard_tokens, double val_fraction);
 
 /* The shard of texts beside the first, TEXT.tokens-HASH.bin, a new string. Written unless a complete one of the same
    texts, tokenizer and kind of documents exists; wait: another process writes it. Fails on more than 2^32 - 1 tokens,

@@ -2,7 +2,7 @@
 #include <string.h>
 
 void warn_of_mistakes(Report *report, const Settings *s, const Corpus *corpus, int T, int64_t sequences) {
-    const Tokens *train = corpus->train, *val = corpus->val;
+    Tokens *train = corpus->train, *val = corpus->val;
     long long steps = s->steps, count = tokens_count(train);
     double epochs = (double)steps * (double)sequences / (double)tokens_windows(train, T);
     const char *ending = s->data ? strrchr(s->data, '.') : NULL;

@@ -46,6 +46,13 @@ static void text_to_tokens(void) {
         free(t);
     }
     for (int i = 0; i < COUNT(bad); i++) expect_fails(bad[i].want, encode, (void *)&bad[i].encode);
+    static const int rows[][3] = {      /* of a model of ids; first token of an empty prompt; end of text */
+        { 50257, 50256, 50256 }, { 50304, 50256, 50256 }, { 50432, 50256, 50256 }, { 50256, 50255, -1 },
+        { 128256, 128255, -1 },
+    };
+    for (int i = 0; i < COUNT(rows); i++)
+        EXPECT(tokenizer_start(TOKENIZER_IDS, rows[i][0]) == rows[i][1] &&
+               tokenizer_end_of_text(TOKENIZER_IDS, rows[i][0]) == rows[i][2], "%d rows", rows[i][0]);
     EXPECT(!strcmp(tokenizer_name(TOKENIZER_IDS), "ids") && !strcmp(tokenizer_name(TOKENIZER_BYTES), "bytes"), "names");
 }
 

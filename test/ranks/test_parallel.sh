@@ -109,7 +109,7 @@ if [ ! "$cuda" ]; then
     kill -TERM $pid
     wait $pid
     is "exit code" $? 75
-    is "what it says" "$(cat "$dir/fox.out")" "SIGTERM: the tokens are not complete; the file under way is not kept"
+    is "what it says" "$(cat "$dir/fox.out")" "SIGTERM: the tokens are not complete; the same command makes them again"
     is "what is left" "$(ls "$dir" | grep fox)" "$(printf 'fox.out\nfox.txt')"
     rm "$dir/fox.txt"
     close_test "a stop while a text is tokenized"

@@ -278,11 +278,9 @@ if in_turn 3; then
         --shard-tokens 1k --val-fraction 0.1
     command=$(sed -n 's/^\.\/train_gpt \(.*\)    trains on them$/\1/p' "$dir/expect.out")
     expect "the command that it names" eval '"$gpt"' "$command" --dry-run
+    is "vocabulary and validation of the shards" \
+        "$(grep -c -e 'vocabulary 400,' -e "to validate on: $dir/bpe/shards/val_" "$dir/expect.out")" 2
     is "bytes of the first shard" "$(wc -c < "$dir/bpe/shards/train_000000.bin")" 3024
-    echo '{"text": "a single document is not divided"}' > "$dir/bpe/one.jsonl"
-    expect "no validation" "$tokenize" "$dir/bpe/one.jsonl" --documents jsonl --tokenizer "$dir/bpe/gone" \
-        --out "$dir/bpe/one"
-    is "no --val-data where there are no tokens" "$(grep -c -e --val-data "$dir/expect.out")" 0
     mkdir "$dir/bpe/empty" "$dir/bpe/gpt2"
     echo "# GPT-2's" > "$dir/bpe/gpt2/vocab.bpe"
     refuse_each <<END

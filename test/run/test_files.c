@@ -137,6 +137,8 @@ static void test_json_members(void) {
 /* ---- Files */
 
 #define BYTES(text) text, sizeof text - 1
+#define AT_32  "0123456789abcdef0123456789abcdef"
+#define AT_257 AT_32 AT_32 AT_32 AT_32 AT_32 AT_32 AT_32 AT_32 "x"
 static const struct { const char *bytes; size_t size; const char *kind; } kinds[] = {
     { BYTES("PK\3\4\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\0\0archive/data.pkl"),
       "a PyTorch checkpoint (zip)" },
@@ -147,6 +149,14 @@ static const struct { const char *bytes; size_t size; const char *kind; } kinds[
     { BYTES("\x1f\x8b\x08"), "a gzip archive" },         { BYTES("PAR1"), "a Parquet table" },
     { BYTES("\xfd" "7zXZ\0"), "an xz archive" },         { BYTES("\x28\xb5\x2f\xfd\4"), "a zstd archive" },
     { BYTES("BZh91AY&SYx"), "a bzip2 archive" },         { BYTES("%PDF-1.7"), "a PDF document" },
+    { BYTES("\xff\xff\xff\xff\x18\2\0\0"), "an Arrow stream" },
+    { BYTES("SQLite format 3\0\x10"), "an SQLite database" },
+    { BYTES(AT_257 "ustar\0"), "a tar archive" },         { BYTES(AT_257 "usta"), NULL },
+    { BYTES("O\0n\0c\0e\0\xe9\0\n\0"), "a text in UTF-16 (iconv -f UTF-16LE -t UTF-8 converts it)" },
+    { BYTES("\0O\0n\0c\0e\4\x3e\0!"), "a text in UTF-16 (iconv -f UTF-16BE -t UTF-8 converts it)" },
+    { BYTES("\x12\0\0\0\1\0\x39\0\x2f\0"), "a list of 16-bit numbers below 256, such as nanoGPT's "
+      "train.bin of characters" },
+    { BYTES("Once upon\0a time"), NULL },
     { BYTES("ARROW1"), "an Arrow table" },               { BYTES("\2\0\0\0\0\0\0\0{}"), "a safetensors file" },
     { BYTES("version https://git-lfs.github.com/spec/v1"), "a Git LFS pointer, not the file itself" },
     { BYTES("Once upon a time"), NULL }, { BYTES(""), NULL }, { BYTES("\x80"), NULL }, { BYTES("PK"), NULL },

@@ -304,7 +304,8 @@ static void malformed_files(void) {
         { "short3.bin",     20240520, 1, 10, 3,         "short3.bin: truncated: the file has 3 bytes, a shard's" },
         { "short1023.bin",  20240520, 1, 10, 1023,      "the file has 1023 bytes" },
         { "header.bin",     20240520, 1, 10, 1024,      "promises 10 tokens, 1044 bytes in all, the file has 1024" },
-        { "magic.bin",      12345,    1, 10, 1044,      "magic.bin: magic 12345, want 20240520 or 20240801" },
+        { "magic.bin",      12345,    1, 10, 1044,      "20240801: not a token shard (nanoGPT's .bin files have no "
+                                                        "header: train on the text itself)" },
         { "model.bin",      20240326, 3, 10, 1044,      "this is an llm.c checkpoint, want a text or a token shard" },
         { "version7.bin",   20240520, 7, 10, 1044,      "version7.bin: shard version 7, want 1" },
         { "version2_4.bin", 20240801, 2, 10, 1064,      "shard version 2, want 1 or 7" },
@@ -353,6 +354,25 @@ static void malformed_files(void) {
     chmod("folder", 0755);
 }
 
+/* Also the bytes between samples, and those of the other files. */
+static void a_changed_token_changes_the_fingerprint(void) {
+    static const int at[] = { -1, 0, 20, 49999, 50000, 99999 };
+    static char text[2][50000];
+    uint64_t seen[COUNT(at)];
+    for (int i = 0; i < COUNT(at); i++) {
+        memset(text, 'a', sizeof text);
+        if (at[i] >= 0) text[at[i] / 50000][at[i] % 50000] = 'b';
+        put("hashed-0.txt", text[0], sizeof text[0]);
+        put("hashed-1.txt", text[1], sizeof text[1]);
+        Tokens *t = tokens_open("hashed-?.txt"), *part = tokens_slice(t, 21, 49978);     /* up to 49998 */
+        seen[i] = tokens_fingerprint(t);
+        EXPECT(seen[i] == tokens_fingerprint(t) && seen[i] != tokens_fingerprint(part), "place %d: not a hash", at[i]);
+        for (int k = 0; k < i; k++) EXPECT(seen[k] != seen[i], "places %d and %d look alike", at[k], at[i]);
+        tokens_close(part);
+        tokens_close(t);
+    }
+}
+
 static void ids_beyond_the_vocabulary(void) {
     write_shard("ids_0.bin", 2, 0, 100);
     write_shard("ids_1.bin", 2, 0, 9000);
@@ -383,6 +403,8 @@ static void ids_beyond_the_vocabulary(void) {
     put("negative.bin", bytes, sizeof bytes);
     expect_fails("negative.bin: token 1 is id 2147483648, want below 128256", check_slice,
                  &(Check){ "negative.bin", 128256, 0, 2 });
+    expect_fails("the vocabulary; want --vocab 128256 for Llama 3's tokens", check_slice,
+                 &(Check){ "negative.bin", 50257, 0, 2 });
 }
 
 static void beyond_four_gigabytes(void) {
@@ -422,6 +444,7 @@ int main(void) {
     RUN(files_are_one_stream);
     RUN(texts_are_bytes);
     RUN(malformed_files);
+    RUN(a_changed_token_changes_the_fingerprint);
     RUN(ids_beyond_the_vocabulary);
     RUN(beyond_four_gigabytes);
     return test_close();
