@@ -1,4 +1,5 @@
 #include "files.h"
+#include "os.h"
 #include "terminal.h"
 #include "../../kernels/check.h"
 #include <errno.h>
@@ -47,7 +48,8 @@ FileMap file_map(const char *path) {
 void file_unmap(FileMap map) { if (map.size > 0) munmap((void *)map.bytes, (size_t)map.size); }
 
 int file_next_line(FileMap map, FileLine *line) {
-    const char *text = line->next ? line->next : (const char *)map.bytes, *end = (const char *)map.bytes + map.size;
+    const char *start = (const char *)map.bytes, *end = start + map.size;
+    const char *text = line->next ? line->next : start + utf8_mark(start, (size_t)map.size);
     const char *newline = memchr(text, '\n', (size_t)(end - text)), *stop = newline ? newline : end;
     if (text == end) return 0;
     *line = (FileLine){ .text = text, .size = (size_t)(stop - text) - (stop > text && stop[-1] == '\r'),

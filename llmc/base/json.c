@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH = 32 };
-
 typedef struct {
     const unsigned char *text;
     size_t      size, at;
@@ -63,7 +61,6 @@ static unsigned parse_hex(Parser *p) {
 static unsigned parse_unicode(Parser *p) {
     const unsigned code = parse_hex(p);
     const size_t end = p->at;
-    if (!code) refuse(p, "no \\u0000 before it");
     if (code < 0xd800 || code > 0xdfff) return code;
     if (code < 0xdc00 && accept(p, '\\') && accept(p, 'u')) {
         const unsigned low = parse_hex(p);
@@ -83,7 +80,7 @@ static char *parse_escape(Parser *p, char *out) {
     return out + 1;
 }
 
-static const char *parse_string(Parser *p) {
+static const char *parse_string(Parser *p, size_t *size) {
     if (!accept(p, '"')) refuse(p, "a string");
     char *string = p->copy + p->at, *out = string;
     while (!accept(p, '"')) {
@@ -98,6 +95,7 @@ static const char *parse_string(Parser *p) {
         p->at += length;
     }
     *out = 0;       /* at the closing quote at the latest */
+    *size = (size_t)(out - string);
     return string;
 }
 
@@ -122,54 +120,68 @@ static const char *parse_number(Parser *p) {
     return p->copy + start;
 }
 
-static Json *parse_value(Parser *p, Json *parent, int depth);
-
-/* Parses the rest after the opening bracket. */
-static void parse_children(Parser *p, Json *parent, int close, int depth) {
-    if (depth > DEPTH) refuse(p, "no deeper nesting");
+static const char *parse_key(Parser *p) {
+    size_t size;
+    if (skip_space(p) != '"') refuse(p, "a key in quotes");
+    const char *key = parse_string(p, &size);
     skip_space(p);
-    if (accept(p, close)) return;
-    for (Json **last = &parent->child; ; last = &(*last)->next) {
-        const char *key = NULL;
-        if (parent->type == JSON_OBJECT) {
-            if (skip_space(p) != '"') refuse(p, "a key in quotes");
-            key = parse_string(p);
-            skip_space(p);
-            if (!accept(p, ':')) refuse(p, "':' after a key");
-        }
-        *last = parse_value(p, parent, depth);
-        (*last)->key = key;
-        parent->count++;
-        skip_space(p);
-        if (accept(p, close)) break;
-        if (!accept(p, ',')) refuse(p, close == '}' ? "',' or '}'" : "',' or ']'");
-    }
+    if (!accept(p, ':')) refuse(p, "':' after a key");
+    return strlen(key) == size ? key : "\ufffd";        /* one with a NUL is none that is looked for */
 }
 
-static Json *parse_value(Parser *p, Json *parent, int depth) {
-    static const char *const words[] = { "null", "false", "true" };      /* in the order of JsonType */
+/* The next value, with its key in an object; the opening bracket alone of an array or object. */
+static Json *parse_value(Parser *p, Json *parent) {
+    static const struct { const char *text; JsonType type; } words[] = {
+        { "null", JSON_NULL }, { "false", JSON_FALSE }, { "true", JSON_TRUE },
+        { "NaN", JSON_NUMBER }, { "Infinity", JSON_NUMBER }, { "-Infinity", JSON_NUMBER },      /* as Python has them */
+    };
     Json *value = p->free++;
     *value = (Json){ .where = p->copy + p->size + 1, .parent = parent };
-    int c = skip_space(p);
+    if (parent && parent->type == JSON_OBJECT) value->key = parse_key(p);
+    const int c = skip_space(p);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const size_t length = strlen(words[i].text);
+        if (p->size - p->at < length || memcmp(p->text + p->at, words[i].text, length)) continue;
+        p->at += length;
+        value->type = words[i].type;
+        value->text = value->type == JSON_NUMBER ? words[i].text : NULL;
+        return value;
+    }
     if (c == '{' || c == '[') {
         p->at++;
         value->type = c == '{' ? JSON_OBJECT : JSON_ARRAY;
-        parse_children(p, value, c == '{' ? '}' : ']', depth + 1);
-        return value;
+    } else if (c == '"') {
+        value->type = JSON_STRING;
+        value->text = parse_string(p, &value->size);
+    } else if (c == '-' || isdigit(c)) {
+        value->type = JSON_NUMBER;
+        value->text = parse_number(p);
+    } else {
+        refuse(p, "a value");
     }
-    if (c == '"' || c == '-' || isdigit(c)) {
-        value->type = c == '"' ? JSON_STRING : JSON_NUMBER;
-        value->text = c == '"' ? parse_string(p) : parse_number(p);
-        return value;
-    }
-    for (int i = 0; i < 3; i++) {
-        size_t length = strlen(words[i]);
-        if (p->size - p->at < length || memcmp(p->text + p->at, words[i], length)) continue;
-        p->at += length;
-        value->type = (JsonType)i;
-        return value;
-    }
-    refuse(p, "a value");
+    return value;
+}
+
+static int closes(Parser *p, const Json *parent) {
+    skip_space(p);
+    return accept(p, parent->type == JSON_OBJECT ? '}' : ']');
+}
+
+/* Without recursion, so that the depth has no limit. last: the value before the next one of parent, NULL = none. */
+static void parse_document(Parser *p) {
+    Json *parent = NULL, *last = NULL;
+    do {
+        Json *value = parse_value(p, parent);
+        if (parent) *(last ? &last->next : &parent->child) = value;
+        if (parent) parent->count++;
+        last = value;
+        if (value->type >= JSON_ARRAY) parent = value, last = NULL;
+        while (parent && closes(p, parent)) last = parent, parent = parent->parent;
+        if (parent && last && !accept(p, ','))
+            refuse(p, parent->type == JSON_OBJECT ? "',' or '}'" : "',' or ']'");
+    } while (parent);
+    skip_space(p);
+    if (p->at < p->size) refuse(p, "the end of the text");
 }
 
 /* One allocation: nodes, a copy of the text, a copy of where. Every value but the first follows a ',', '[' or '{'. */
@@ -179,10 +191,7 @@ Json *json_parse(const char *text, size_t size, const char *where) {
     Json *root = host_alloc(nodes * sizeof *root + size + 1 + strlen(where) + 1, where);
     char *copy = (char *)(root + nodes);
     strcpy(copy + size + 1, where);
-    Parser p = { (const unsigned char *)text, size, 0, copy, root, root, where };
-    parse_value(&p, NULL, 0);
-    skip_space(&p);
-    if (p.at < size) refuse(&p, "the end of the text");
+    parse_document(&(Parser){ (const unsigned char *)text, size, utf8_mark(text, size), copy, root, root, where });
     return root;
 }
 
@@ -194,6 +203,9 @@ Json *json_open(const char *path) {
 }
 
 Json *json_parse_line(const FileLine *line, const char *path) {
+    size_t blanks = 0;
+    while (blanks < line->size && isspace((unsigned char)line->text[blanks])) blanks++;
+    if (blanks == line->size) return NULL;
     char *where = format_string("%s: line %lld", path, (long long)line->number);
     Json *root = json_parse(line->text, line->size, where);
     if (root->type != JSON_OBJECT) fail("%s: this is %.80s, want an object", where, json_text(root));
@@ -214,18 +226,16 @@ void json_refuse(const Json *value, const char *want) {
     const Json *named = value;
     while (!named->key && named->parent) named = named->parent;
     const char *outer = named->parent && named->parent->key ? named->parent->key : "";
-    fail("%s: \"%.80s%s%.80s\" is %.80s, want %s", value->where, outer, *outer ? "." : "",
-         named->key ? named->key : "", *json_text(value) ? json_text(value) : "empty", want);
+    const char *quote = value->type == JSON_STRING ? "\"" : "";
+    fail("%s: \"%.80s%s%.80s\" is %s%.80s%s, want %s", value->where, outer, *outer ? "." : "",
+         named->key ? named->key : "", quote, json_text(value), quote, want);
 }
 
 const Json *json_find(const Json *object, const char *key) {
     const Json *found = NULL;
     if (object->type != JSON_OBJECT) return NULL;
-    for (const Json *member = object->child; member; member = member->next) {
-        if (strcmp(member->key, key)) continue;
-        REQUIRE(!found, "%s: the key \"%.80s\" occurs twice", object->where, key);
-        found = member;
-    }
+    for (const Json *member = object->child; member; member = member->next)
+        if (!strcmp(member->key, key)) found = member;
     return found;
 }
 
@@ -237,7 +247,11 @@ const Json *json_member(const Json *object, const char *key, JsonType type) {
     return value;
 }
 
-const char *json_string(const Json *object, const char *key) { return json_member(object, key, JSON_STRING)->text; }
+const char *json_string(const Json *object, const char *key) {
+    const Json *value = json_member(object, key, JSON_STRING);
+    if (strlen(value->text) < value->size) json_refuse(value, "one without \\u0000");
+    return value->text;
+}
 
 int64_t json_integer(const Json *value, int64_t min, int64_t max) {
     char want[80], *end = "";

@@ -31,6 +31,7 @@ uint64_t random_seed(void);       /* a different one each time, below 10^9 */
 /* Bytes of the UTF-8 character (RFC 3629: shortest form, no surrogates, up to U+10FFFF) at the start of text, which has
    size >= 1; 0 where there is none. */
 size_t utf8_length(const unsigned char *text, size_t size);
+size_t utf8_mark(const void *text, size_t size);       /* 3 if the text begins with a byte order mark, else 0 */
 
 /* ---- Stopping a run before its last step */
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { HELP_COLUMNS = 79, HELP_LEFT = 24 };      /* HELP_LEFT: where the help begins */
-static const char BLANKS[] = " \t\r";
+static const char BLANKS[] = " \t";
 
 static int at_end(const Option *row) { return !row->name && !row->help; }
 
@@ -172,13 +172,13 @@ typedef struct {
     const char *where;              /* "FILE:LINE: ", or "" */
     char        typed[64];          /* the name with its dashes */
     char        name[64];           /* as it is in the table */
-    const char *value;              /* NULL = none; of a file: the first word, for options that are gone */
-    char       *line;               /* of a file */
+    const char *value;              /* NULL = none */
+    char       *line;               /* of a file, with the value; NULL = the command line */
     char        answer[FAIL_LENGTH];    /* to the last name of another program, not yet printed */
 } Typed;
 
 static void set_name(Typed *t, const char *dashes, const char *word) {
-    snprintf(t->typed, sizeof t->typed, "%s%.*s", dashes, (int)strcspn(word, *dashes ? " \t\r=#" : "="), word);
+    snprintf(t->typed, sizeof t->typed, "%s%.*s", dashes, (int)strcspn(word, *dashes ? " \t=#" : "="), word);
     snprintf(t->name, sizeof t->name, "%s", t->typed + (strncmp(t->typed, "--", 2) ? 0 : 2));
     for (char *c = t->name; (c = strchr(c, '_')); ) *c = '-';
 }
@@ -219,39 +219,16 @@ static char *end_value(char *text) {
 }
 
 static char *value_of_line(char *line) {
-    char *end = line + strcspn(line, " \t\r=#"), *value = end + strspn(end, BLANKS);
+    char *end = line + strcspn(line, " \t=#"), *value = end + strspn(end, BLANKS);
     check_utf8(line, "");
     REQUIRE(end > line && *line != '-' && *value == '=', "'%.100s': want name = value", line);
     return end_value(value + 1 + strspn(value + 1, BLANKS));
 }
 
-static void set_typed(void *argument) {
-    const Typed *t = argument;
-    const char *value = t->line ? value_of_line(t->line) : t->value;
-    Option *option = options_find(t->table, t->name);
-    const Option *similar = option ? NULL : similar_option(t->table, t->name);
-    REQUIRE(option || similar, "%s: no such option (--help lists the options)", t->typed);
-    REQUIRE(option, "%s: no such option; did you mean --%s?", t->typed, similar->name);
-    REQUIRE(!t->line || option->role != ROLE_COMMAND || !strcmp(option->name, "out"), "--%s belongs on the command "
-            "line", option->name);
-    REQUIRE(!t->line || !(option->given & IN_FILE), "--%s: given twice", option->name);
-    REQUIRE(value, "--%s: want a value, got nothing (one that begins with dashes: --%s=VALUE)", option->name,
-            option->name);
-    REQUIRE(*value || (option->fallback && !*option->fallback), "--%s: want a value, got ''", option->name);
-    Option copy = *option;
-    int64_t unused[1];
-    if (t->line && option->given) copy.value = unused;       /* the command line wins: the value is only checked */
-    option_set(&copy, value);
-    option->given |= t->line ? IN_FILE : ON_COMMAND_LINE;
-}
-
-/* Sets the option. A name of another program gets an answer instead; after the first one other errors do not count. */
-static void read_typed(Typed *t) {
-    char why[FAIL_LENGTH];
-    const Option *row = options_find(t->table, t->name) ? NULL : find_alias(t->table, t->name);
-    if (!row && fails(set_typed, t, why) && !*t->answer) fail("%s%s", t->where, why);
-    const int is_gone = row && !row->name && row->choices;
-    if (!row || (is_gone && t->value && !options_find_gone(t->table, t->name, t->value))) return;
+/* A name of another program, or an option that is gone: prints the answer before, as more than one may follow. */
+static void answer(Typed *t, const Option *row) {
+    const int is_gone = !row->name && row->choices;
+    if (is_gone && t->value && !options_find_gone(t->table, t->name, t->value)) return;
     if (*t->answer) print_line(stderr, "%s", t->answer);
     const char *argument = row->name ? argument_of(row) : is_gone && t->value ? t->value : "";
     const char *space = *argument ? " " : "";
@@ -259,6 +236,36 @@ static void read_typed(Typed *t) {
                             argument, row->help);
     else snprintf(t->answer, FAIL_LENGTH, "%s%s%s%.100s: %s%s", t->where, t->typed, space, argument,
                   is_gone ? "this option is gone; " : "", row->help);
+}
+
+static void set_typed(void *argument) {
+    Typed *t = argument;
+    if (t->line) t->value = value_of_line(t->line);
+    Option *option = options_find(t->table, t->name);
+    const Option *row = option ? NULL : find_alias(t->table, t->name);
+    if (row) {
+        answer(t, row);
+        return;
+    }
+    const Option *similar = option ? NULL : similar_option(t->table, t->name);
+    REQUIRE(option || similar, "%s: no such option (--help lists the options)", t->typed);
+    REQUIRE(option, "%s: no such option; did you mean --%s?", t->typed, similar->name);
+    REQUIRE(!t->line || option->role != ROLE_COMMAND || !strcmp(option->name, "out"), "--%s belongs on the command "
+            "line", option->name);
+    REQUIRE(t->value, "--%s: want a value, got nothing (one that begins with dashes: --%s=VALUE)", option->name,
+            option->name);
+    REQUIRE(*t->value || (option->fallback && !*option->fallback), "--%s: want a value, got ''", option->name);
+    Option copy = *option;
+    int64_t unused[1];
+    if (t->line && option->given & ON_COMMAND_LINE) copy.value = unused;     /* it wins: the value is only checked */
+    option_set(&copy, t->value);
+    option->given |= t->line ? IN_FILE : ON_COMMAND_LINE;
+}
+
+/* After the first answer other errors do not count. */
+static void read_typed(Typed *t) {
+    char why[FAIL_LENGTH];
+    if (fails(set_typed, t, why) && !*t->answer) fail("%s%s", t->where, why);
 }
 
 void options_parse(Option *table, const char *positional, int argc, char **argv) {
@@ -294,21 +301,20 @@ void options_parse(Option *table, const char *positional, int argc, char **argv)
 
 void options_read(Option *table, const char *path) {
     static char *text;                      /* not freed: text options point into it */
-    FileMap map = file_map(path);
-    char where[sizeof(Path)], word[64];
-    Typed t = { .table = table, .where = where, .value = word };
+    const FileMap map = file_map(path);
+    char where[sizeof(Path)];
+    Typed t = { .table = table, .where = where };
     text = memcpy(host_alloc((size_t)map.size + 1, path), map.bytes, (size_t)map.size);
     REQUIRE(strlen(text) == (size_t)map.size, "%s: has a zero byte, want a text of lines name = value", path);
     file_unmap(map);
-    for (int number = 1; *text; number++) {
-        char *end = text + strcspn(text, "\n"), *next = end + (*end == '\n');
-        *end = 0;
-        t.line = text + strspn(text, BLANKS);
-        snprintf(where, sizeof where, "%s:%d: ", path, number);
+    const FileMap copy = { (unsigned char *)text, map.size };
+    for (FileLine line = {0}; file_next_line(copy, &line); ) {
+        t.line = text + (line.text - text);
+        t.line[line.size] = 0;
+        t.line += strspn(t.line, BLANKS);
+        snprintf(where, sizeof where, "%s:%lld: ", path, (long long)line.number);
         set_name(&t, "--", t.line);
-        if (sscanf(t.line, "%*[^ \t\r=#] = %63[^ \t\r#]", word) < 1) *word = 0;
         if (*t.line && *t.line != '#') read_typed(&t);
-        text = next;
     }
     REQUIRE(!*t.answer, "%s", t.answer);
 }

@@ -39,8 +39,8 @@ void options_parse(Option *table, const char *positional, int argc, char **argv)
 
 /* Reads a file of lines name = value, after options_parse: what the command line has is checked, but not set. A value
    is "...", with the escapes \n \t \" \\, or '...', or all up to the end or to white space and #, which begins a
-   comment. Fails as options_parse, with FILE:LINE: in front, and on commands except out and options that are there
-   twice. Values live until the process ends. */
+   comment. Of an option that is there twice the later value counts. Fails as options_parse, with FILE:LINE: in front,
+   and on commands except out. Values live until the process ends. */
 void options_read(Option *table, const char *path);
 
 /* Writes all FREE and KEPT options that have a value, for options_read, which then sets the same values to the bit. */

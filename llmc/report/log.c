@@ -261,6 +261,7 @@ static void keep_events(void *argument) {
     FileMap map = file_map(new->path.text);
     for (FileLine line = {0}; file_next_line(map, &line) && line.next[-1] == '\n'; ) {
         Json *event = json_parse_line(&line, new->path.text);
+        if (!event) continue;
         const char *kind = json_string(event, "event");
         const Json *step = json_find(event, "step");
         const int64_t number = step ? json_integer(step, 0, INT64_MAX) : 0;

@@ -97,18 +97,23 @@ static int next_document(Texts *t) {
         if (found) s->left = (size_t)(found - s->text);
         if (found) s->tail = MARK;
     }
-    s->at += s->left + s->tail;
-    if (!is_by_line(t)) return 1;
+    if (!is_by_line(t)) {
+        s->at += s->left + s->tail;
+        return 1;
+    }
     file_next_line(map, &s->line);
-    s->left = s->line.size;
-    s->tail = (size_t)(s->line.next - s->line.text);
-    s->at = (size_t)((const unsigned char *)s->line.next - map.bytes);
-    if (t->kind == DOCUMENT_LINE || !s->left) return 1;
+    s->left = (size_t)((const unsigned char *)s->line.text - s->text) + s->line.size;     /* a text keeps its mark */
+    s->tail = (size_t)((const unsigned char *)s->line.next - s->text);
+    s->at += s->tail;
+    if (t->kind == DOCUMENT_LINE) return 1;
     Json *json = json_parse_line(&s->line, t->path[s->file]);
+    s->left = 0;
+    if (!json) return 1;
     json->next = s->json;
     s->json = json;
-    s->text = (const unsigned char *)json_string(json, t->field);
-    s->left = strlen((const char *)s->text);
+    const Json *text = json_member(json, t->field, JSON_STRING);
+    s->text = (const unsigned char *)text->text;
+    s->left = text->size;
     s->batch_bytes += 4 * s->line.size;         /* about as much as its values take */
     return 1;
 }

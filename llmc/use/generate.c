@@ -172,6 +172,29 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t 
     free(prompt);
 }
 
+/* Text from stdin as a new string: a line, NULL at the end, or all without the newline at its end. CRLF is a newline; a
+   byte order mark is skipped. */
+static char *read_prompt(int is_line) {
+    enum { MAX = 1 << 24 };
+    const char *option = is_line ? "--interactive" : "--prompt -";
+    char *text = host_alloc(MAX + 1, "the prompt");
+    size_t size = 0;
+    int c;
+    while ((c = getchar()) != EOF && !(is_line && c == '\n')) {
+        REQUIRE(c, "%s: a zero byte at position %zu, want text", option, size);
+        REQUIRE(size < MAX, "%s: more than %d bytes, want a shorter text", option, MAX);
+        if (c == '\n' && size && text[size - 1] == '\r') size--;
+        text[size++] = (char)c;
+    }
+    REQUIRE(!ferror(stdin), "%s: cannot be read: %s", option, strerror(errno));
+    const int is_end = is_line && c == EOF && !size;
+    if (size && text[size - 1] == '\n') size--;
+    if (size && text[size - 1] == '\r') size--;
+    char *prompt = is_end ? NULL : format_string("%.*s", (int)size, text + utf8_mark(text, size));
+    free(text);
+    return prompt;
+}
+
 static void on_interrupt(int number) {
     if (is_answering && !is_interrupted++) return;
     if (isatty(STDIN_FILENO)) (void)!write(STDERR_FILENO, "\n", 1);         /* ends the line of the prompt */
@@ -184,16 +207,12 @@ static void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *
     const int is_terminal = isatty(STDIN_FILENO);
     Samples s = samples_open(model, tokenizer, 1, model->config.T, stdout, NULL);
     const char *text = sample->prompt;
-    char *line = NULL;
-    size_t size = 0;
     int64_t index = 0;
     signal(SIGINT, on_interrupt);
     for (;; text = "") {            /* the prompt is part of the first line only */
         if (is_terminal) fputs("> ", stderr);
-        ssize_t read = getline(&line, &size, stdin);
-        if (read < 0) break;
-        if (line[read - 1] == '\n') line[--read] = 0;
-        REQUIRE(strlen(line) == (size_t)read, "--interactive: a line with a zero byte");
+        char *line = read_prompt(1);
+        if (!line) break;
         char *all = format_string("%s%s", text, line);
         int length;
         int32_t *tokens = tokenizer_encode(tokenizer, all, model->config.V, &length);
@@ -205,10 +224,10 @@ static void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *
         is_answering = 0;
         free(tokens);
         free(all);
+        free(line);
     }
     if (is_terminal) putchar('\n');
     samples_close(&s);
-    free(line);
 }
 
 /* ---- By the settings */
@@ -216,18 +235,6 @@ static void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *
 static Sample sample_of(const Settings *s, const char *prompt) {
     return (Sample){ .prompt = prompt, .count = (int)s->sample_tokens, .samples = (int)s->num_samples,
                      .sampling = { s->temperature, (int)s->top_k, s->top_p }, .seed = (uint64_t)s->seed };
-}
-
-/* A new string: all of stdin without the newline at its end. */
-static char *read_stdin(void) {
-    size_t size = 1;
-    char *text = host_alloc(size, "the prompt");
-    ssize_t length = getdelim(&text, &size, 0, stdin);          /* up to a zero byte, or all */
-    REQUIRE(!ferror(stdin), "--prompt -: cannot be read: %s", strerror(errno));
-    REQUIRE(length < 1 || text[length - 1], "--prompt -: a zero byte at position %zd, want text", length - 1);
-    if (length < 1) *text = 0;
-    else if (text[length - 1] == '\n') text[length - 1] = 0;
-    return text;
 }
 
 /* \n, \t and \\ as a user types them; any other backslash stays. A new string. */
@@ -267,7 +274,7 @@ void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *re
 }
 
 void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *s, const char *note) {
-    char *prompt = strcmp(s->prompt, "-") ? unescape(s->prompt) : read_stdin();
+    char *prompt = strcmp(s->prompt, "-") ? unescape(s->prompt) : read_prompt(0);
     Sample sample = sample_of(s, prompt);
     free(tokenizer_encode(tokenizer, prompt, model->config.V, &(int){0}));      /* an error is then the only output */
     if (note) fprintf(stderr, "checkpoint %s\n", note);

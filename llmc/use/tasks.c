@@ -134,6 +134,7 @@ static TaskRow row_of(const Question *q, int which, Tokenizer tokenizer, const G
 
 static void read_line(Task *task, const FileLine *line, Tokenizer tokenizer, const GPTConfig *config) {
     Json *json = json_parse_line(line, task->path);
+    if (!json) return;
     Question q = is_lambada(task) ? read_lambada(json) : read_choices(json, !strcmp(task->name, "hellaswag"));
     TaskItem item = { .line = line->number, .first = task->rows, .count = q.count, .label = q.label };
     int is_cut = 0, is_long = 0;
@@ -162,8 +163,7 @@ Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GP
     const char *kind = file_kind(map.bytes, map.size);
     REQUIRE(!kind, "%s: this is %s, want a line of JSON for each item", path, kind);
     bpe_words_init();
-    for (FileLine line = {0}; file_next_line(map, &line); )
-        if (line.size) read_line(&task, &line, tokenizer, config);
+    for (FileLine line = {0}; file_next_line(map, &line); ) read_line(&task, &line, tokenizer, config);
     file_unmap(map);
     REQUIRE(task.items || !task.left_out, "%s: no item fits: every one has a choice of more than %d tokens, the "
             "context of the model", path, config->T);

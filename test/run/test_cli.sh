@@ -355,7 +355,11 @@ for cut in "top-k 1" "top-p 1e-6"; do
     sample cut --prompt x --$cut
     expect "only the most likely tokens: --$cut" cmp "$dir/likely" "$dir/cut"
 done
-printf 'ab\ncd\n' | "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 3 --interactive > /dev/null 2>&1 || bad=1
+printf '\357\273\277two\r\n\tlines\\\r\n' > "$dir/prompt.crlf"
+sample from.windows --seed 5 --prompt - < "$dir/prompt.crlf"
+expect "a prompt with CRLF and a byte order mark" cmp "$dir/from.stdin" "$dir/from.windows"
+for end in '\n' '\r\n'; do printf "ab${end}cd$end" | sample "lines${#end}" --seed 5 --interactive; done
+expect "lines with CRLF" cmp "$dir/lines2" "$dir/lines4"
 expect "longer than the context" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 300
 is "it says so once" "$(grep -ac 'longer than the context of' "$dir/expect.out")" 1
 printf 'a\000b' > "$dir/zero"
@@ -364,6 +368,8 @@ want --sample | $small --prompt -
 --interactive with --num-samples 2 | --sample $dir/a-flash-f32 --interactive --num-samples 2
 END
 refuses "a zero byte at position 1" "$gpt" --sample "$dir/a-flash-f32" --prompt - < "$dir/zero"
+head -c 16777217 /dev/zero | tr '\000' x > "$dir/endless"
+refuses "more than 16777216 bytes" "$gpt" --sample "$dir/a-flash-f32" --prompt - < "$dir/endless"
 close_test "--sample: seeds, prompts from stdin, escapes, several samples, --top-k and --top-p"
 expect "samples of a run" "$gpt" $small --steps 5 --sample-every 2 --sample-tokens 1 --out none
 is "samples at steps" "$(sed -n 's/^step \([0-9]*\): a sample$/\1/p' "$dir/expect.out" | tr '\n' ' ')" "2 4 5 "

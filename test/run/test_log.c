@@ -216,7 +216,7 @@ static void other_files_are_refused_and_kept(void) {
     };
     static const struct { const char *want, *text; } events[] = {
         { "log.jsonl: line 1: byte 0: found 'x', want", "x\n" },
-        { "found the end, want a value; move the log away to start a new one", "{\"event\": \"run\"}\n\n" },
+        { "found the end, want a value; move the log away to start a new one", "{\"event\": \"run\"}\n[\n" },
         { "log.jsonl: line 2: \"event\" is missing", "{\"event\": \"step\"}\n{}\n" },
         { "log.jsonl: line 1: this is 3, want an object", "3\n" },
         { "log.jsonl: line 1: \"step\" is -1, want an integer", "{\"event\": \"step\", \"step\": -1}\n" },

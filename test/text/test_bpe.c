@@ -223,9 +223,9 @@ static void open_dir(void *dir) { bpe_open(dir); }
 
 static void refused_files(void) {
     static const struct { const char *file, *old, *new, *want; } cases[] = {
-        { "tokenizer.json", "\"type\":\"BPE\"", "\"type\":\"WordPiece\"", "\"model.type\" is WordPiece, want BPE" },
+        { "tokenizer.json", "\"type\":\"BPE\"", "\"type\":\"WordPiece\"", "\"model.type\" is \"WordPiece\", want BPE" },
         { "tokenizer.json", "\"ByteLevel\",\"add_prefix_space\":false", "\"Metaspace\",\"add_prefix_space\":false",
-          "\"pre_tokenizer.type\" is Metaspace, want ByteLevel" },
+          "\"pre_tokenizer.type\" is \"Metaspace\", want ByteLevel" },
         { "tokenizer.json", "\"add_prefix_space\":false", "\"add_prefix_space\":true",
           "\"pre_tokenizer.add_prefix_space\" is true" },
         { "tokenizer.json", "\"use_regex\":true", "\"use_regex\":false",
@@ -238,7 +238,7 @@ static void refused_files(void) {
         { "tokenizer.json", "\"rstrip\":false", "\"rstrip\":true", "\"rstrip\" is true" },
         { "tokenizer.json", "\"single_word\":false", "\"single_word\":true", "\"single_word\" is true" },
         { "tokenizer.json", "\"post_processor\":null", "\"post_processor\":{\"type\":\"TemplateProcessing\"}",
-          "\"post_processor.type\" is TemplateProcessing, want ByteLevel" },
+          "\"post_processor.type\" is \"TemplateProcessing\", want ByteLevel" },
         { "tokenizer.json", "\"merges\":[", "\"merges\":[],\"more\":[", "makes 0 of 243 tokens" },
         { "tokenizer.json", "\"id\":499", "\"id\":498", "has the id 498 of another token" },
         { "tokenizer.json", "\"id\":499", "\"id\":16000000", "\"id\" is 16000000, want an integer from 0 to 2023" },
@@ -252,7 +252,7 @@ static void refused_files(void) {
         { "merges.txt", "Ð ¾", "Ð ¾ a", "merges.txt: line 3: 'Ð ¾ a', want two tokens, one space" },
         { "merges.txt", "Ð ¾", "Ð¾", "line 3: 'Ð¾', want two tokens" },
         { "merges.txt", "Ð ¾", "Ð z", "line 3: 'Ðz' is not in" },
-        { "vocab.json", "\"!\":0", "\"!\":\"0\"", "vocab.json: \"!\" is 0, want an integer" },
+        { "vocab.json", "\"!\":0", "\"!\":\"0\"", "vocab.json: \"!\" is \"0\", want an integer" },
         { "vocab.json", "{", "[", "vocab.json: byte" },
         { "vocab.json", "\"!\":0", "\"\":0", "token 0 is empty" },
     };
