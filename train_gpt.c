@@ -154,21 +154,19 @@ static void validate(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     Corpus *corpus = &run->corpus;
-    int64_t first;
-    double loss = evaluate(&run->gpt, corpus->val, s->val_tokens, (int)s->batch, &run->report, &first);
-    if (first < 0) return;
+    const Evaluation e = evaluate(&run->gpt, corpus->val, run->tokenizer, s->val_tokens, (int)s->batch, &run->report);
+    if (e.first < 0) return;
     state->val.best = saver_best(&run->saver, state->val.best);     /* rank 0's */
     ranks_copy_from_first(&state->val.best, sizeof state->val.best);
-    const int is_rise = val_history_add(&state->val, state->step, loss, state->val_loss);
+    const int is_rise = val_history_add(&state->val, state->step, e.loss, state->val_loss);
     BestLoss *best = &state->val.best;
     if (best->step == state->step) best->is_extra = !save_due(run) && run->saver.state.step != state->step;
-    state->val_loss = loss;
+    state->val_loss = e.loss;
     state->val_step = state->step;
-    if (first) corpus->val_floor = NAN;      /* that of the whole text */
-    const double rate = targets_per_byte(corpus->val, run->tokenizer, s->val_tokens, run->config.T);
-    report_validation(&run->report, &(ValidationReport){ .step = state->step, .loss = loss, .first = first,
-                      .floor = corpus->val_floor, .targets_per_byte = rate });
-    if (is_rise && !comm_rank) warn_of_rise(&run->report, loss, best);
+    if (e.first) corpus->val_floor = NAN;    /* that of the whole text */
+    report_validation(&run->report, &(ValidationReport){ .step = state->step, .loss = e.loss, .first = e.first,
+                      .floor = corpus->val_floor, .targets_per_byte = e.targets_per_byte });
+    if (is_rise && !comm_rank) warn_of_rise(&run->report, e.loss, best);
     saver_validated(&run->saver, state);
 }
 

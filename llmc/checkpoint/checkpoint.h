@@ -20,7 +20,7 @@
 #include "../options/options.h"
 #include "../train/spike_detector.h"
 #include "../text/tokenizer.h"
-#include "../train/val_history.h"
+#include "../train/evaluate.h"
 #include "../base/json.h"
 #include "weights.h"
 

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "../../kernels/cache.h"
 #include "../../kernels/check.h"
+#include "../../kernels/comm.h"
 #include "../../kernels/dropout.h"
 #include "../../kernels/embedding.h"
 #include "../../kernels/gelu.h"
@@ -298,7 +299,7 @@ static int is_nonfinite(const TensorEntry *entry, const char *what, char name[96
 }
 
 int gpt_find_nonfinite(const GPT *m, char name[96], TensorStats *stats) {
-    const TensorTable *params = m->config.zero ? &m->params.table : &m->master.table;
+    const TensorTable *params = comm_size > 1 ? &m->params.table : &m->master.table;
     const TensorTable *acts = &m->acts.table, *grads = &m->grads.table;
     for (int i = 0; i < params->count; i++)
         if (is_nonfinite(&params->entry[i], "parameter", name, stats)) return 1;

@@ -106,7 +106,7 @@ Tensor params_group(const Params *params, int group, DType dtype) {
 
 void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
     params_layout(params, config, dtype);
-    tensor_table_place(&params->table, (config->zero ? comm_alloc : device_alloc)(params->table.bytes, what));
+    tensor_table_place(&params->table, (comm_size > 1 ? comm_alloc : device_alloc)(params->table.bytes, what));
     if (!config->untied) params->lm_head = params->wte;
 }
 
@@ -323,7 +323,7 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     if (purpose == TRAIN) params_create(&m->grads, &config, F32, "the gradients");
     if (config.dtype == F32) {
         m->master = m->params;
-    } else if (config.zero && purpose == TRAIN) {
+    } else if (comm_size > 1 && purpose == TRAIN) {
         params_layout(&m->master, &config, F32);
         tensor_table_place(&m->master.table, m->grads.table.memory);
         if (!config.untied) m->master.lm_head = m->master.wte;

@@ -26,7 +26,6 @@ typedef struct {
     int untied;         /* lm_head is not wte */
     DType save_dtype;   /* parameters in a checkpoint's model.safetensors: F32, or BF16 */
     Recompute recompute;
-    int zero;           /* ZeRO stage: with 1, every rank has a slice of the moments and of the master parameters */
     int context_parallel;   /* ranks that share a sequence, in the order of ranks; 0 or 1: each has its own */
     int cache_tokens;   /* TRAIN: tokens of the cache for samples between steps, at most T; 0: no samples */
     float dropout;      /* in training steps, rate (kernels/dropout.h): of the embedding, the attention's P, and what
@@ -144,7 +143,7 @@ typedef struct {
     AttentionSpec    spec;         /* current batch, this rank's tokens */
     Ring             ring;         /* current batch, where ranks share its sequences; else size is 0 */
     Params           params;       /* what the ops read, in config.dtype */
-    Params           master;       /* in f32; the same as params where dtype is F32; with zero = 1 and BF16 it is in the
+    Params           master;       /* in f32; the same as params where dtype is F32; on several ranks and BF16 it is in the
                                       memory of grads during loads and saves (llmc/train/optimizer.h) */
     Params           grads;        /* f32; none when evaluating */
     Acts             acts;

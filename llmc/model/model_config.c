@@ -48,7 +48,6 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     config.save_dtype = dtype_named(s->save_dtype);
     config.deterministic = s->deterministic;
     config.recompute = choice_index(RECOMPUTE_NAMES, s->recompute);
-    config.zero = comm_size > 1;
     config.context_parallel = (int)s->context_parallel;
     config.dropout = (float)s->dropout;
     config.dropout_seed = (uint64_t)s->seed;
@@ -81,14 +80,14 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
             "out of memory: --batch %d of %d tokens each needs more than any device has: "
             "want a smaller one, a shorter --context or a smaller model", B, T);
     MemoryPlan plan = { .parameters = gpt_param_bytes(config, config->dtype) };
-    const int sharded = config->zero && purpose == TRAIN;       /* the moments and the f32 parameters of BF16 */
-    if (config->dtype != F32) plan.parameters += gpt_param_bytes(config, F32) / (size_t)(sharded ? comm_size : 1);
+    const size_t shards = purpose == TRAIN ? (size_t)comm_size : 1;     /* of the moments, and the f32 parameters of BF16 */
+    if (config->dtype != F32) plan.parameters += gpt_param_bytes(config, F32) / shards;
     size_t acts = gpt_act_bytes(config, attention, B, T, purpose, &plan.workspace, &plan.attention);
     plan.activations = acts - plan.workspace;
     if (purpose == TRAIN) {
         plan.gradients = gpt_param_bytes(config, F32);
-        plan.optimizer = 2 * plan.gradients / (size_t)(sharded ? comm_size : 1);       /* the moments m and v */
-        if (sharded) plan.gradients += gpt_scratch_bytes(config);
+        plan.optimizer = 2 * plan.gradients / shards;       /* the moments m and v */
+        if (shards > 1) plan.gradients += gpt_scratch_bytes(config);
     }
     plan.total = plan.parameters + plan.gradients + plan.optimizer + acts;
     return plan;

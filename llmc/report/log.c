@@ -232,7 +232,7 @@ static void begin_events(NewFile *new) {
     write_values(file, (LogValue[]){
         { "time", .text = time_text(now) }, { "version", .text = run->version }, { "command", .text = run->command },
         { "backend", .text = backend_name }, { "device", .text = run->device->name },
-        { "ranks", "%.0f", .number = comm_size }, { "zero", "%.0f", .number = c->zero },
+        { "ranks", "%.0f", .number = comm_size }, { "zero", "%.0f", .number = comm_size > 1 },
         { "context_parallel", "%.0f", .number = c->context_parallel },
         { "layers", "%.0f", .number = c->L }, { "heads", "%.0f", .number = c->NH },
         { "channels", "%.0f", .number = c->C }, { "context", "%.0f", .number = c->T },

@@ -1,4 +1,4 @@
-/* evaluate.h - The loss of a model on a token stream. */
+/* evaluate.h - The loss of a model on a token stream, and the val losses of a run. */
 #ifndef LLMC_EVALUATE_H
 #define LLMC_EVALUATE_H
 #include "../tokens/dataloader.h"
@@ -6,20 +6,45 @@
 #include "../report/report.h"
 #include "../text/tokenizer.h"
 
-/* Mean loss in nats per target over the first max_tokens targets of a stream, rounded up to whole sequences of
-   model->config.T; 0 = all. *first = their number, or 0 for the whole stream. B sequences are computed at a time, at
-   most as many as the model was created for; gpt_set_batch must be called again before the next batch. Progress goes to
-   report. A stop request (llmc/base/os.h) ends it with NaN and *first = -1. All ranks call it: each computes a part. */
-double evaluate(GPT *model, const Tokens *tokens, int64_t max_tokens, int B, Report *report, int64_t *first);
+/* targets_per_byte: of text; special tokens have no bytes. NaN for tokens that are neither bytes nor of a BPE, for ids
+   that the BPE does not have, and where all are special. */
+typedef struct {
+    double  loss;                       /* mean in nats per target */
+    double  targets_per_byte;
+    int64_t first;                      /* number of targets, 0 = the whole stream, -1 = a stop request: loss is NaN */
+} Evaluation;
 
-/* Targets per byte of text, over the targets that evaluate takes with sequences of T; special tokens have no bytes. NaN
-   for tokens that are neither bytes nor of a BPE, for ids that the BPE does not have, and where all are special. */
-double targets_per_byte(const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int T);
+/* The loss over the first max_tokens targets of a stream, rounded up to whole sequences of model->config.T; 0 = all. B
+   sequences are computed at a time, at most as many as the model was created for; gpt_set_batch must be called again
+   before the next batch. Progress goes to report. All ranks call it: each computes a part. */
+Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int B, Report *report);
 
 /* Prints the loss of a checkpoint's model on corpus->val, of the file `path`, with a BPE also per byte of its text, and
    the floor. Fails if the model was trained on the other kind of tokens, if the loss is not finite, and if it is below
    the floor. */
 void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, const Corpus *corpus, const char *path,
                    int64_t max_tokens, int B);
+
+/* ---- The val losses of a run: the lowest so far, and whether they rise */
+
+typedef struct {
+    int64_t step;        /* 0 = none */
+    double  loss;
+    int64_t is_extra;    /* its checkpoint was saved only as the best: the next best replaces it */
+    int64_t outdated;    /* step of the extra checkpoint that this best replaces; 0 = none */
+} BestLoss;
+
+enum { RISES_MAX = 3 };
+
+/* All zeros: no validation yet. */
+typedef struct {
+    BestLoss best;
+    int64_t  since_best;     /* validations after the best */
+    int64_t  rises;          /* in a row; stays at RISES_MAX until the next best */
+} ValHistory;
+
+/* Adds the loss of a validation; before: the previous one's. Only a finite loss can be the best. Returns 1 if
+   it is the RISES_MAX-th rise in a row, the first time since the best: the caller warns. */
+int val_history_add(ValHistory *history, int64_t step, double loss, double before);
 
 #endif

@@ -14,14 +14,13 @@ AdamW adamw_of(const Settings *s) {
 /* Sets the slices and the number of elements of this rank. */
 static int64_t set_slices(Optimizer *o) {
     const Params *params = &o->model->master;
-    const GPTConfig *config = &o->model->config;
     int64_t count = 0;
-    o->slices = config->zero ? config->L + 2 : 1;
+    o->slices = comm_size > 1 ? o->model->config.L + 2 : 1;
     o->slice = host_alloc((size_t)o->slices * sizeof *o->slice, "the slices of AdamW");
     o->slice[0].count = (int64_t)(params->table.bytes / sizeof(float));
     for (int i = 0; i < o->slices; i++) {
         Slice *slice = &o->slice[i];
-        if (config->zero) {
+        if (comm_size > 1) {
             slice->count = (params->group_start[i + 1] - params->group_start[i]) / comm_size;
             slice->first = params->group_start[i] + comm_rank * slice->count;
         }
@@ -77,7 +76,7 @@ void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
     set_rows(o);
     o->m = tensor_of(device_alloc(bytes, "the first moments of AdamW"), F32, 1, count);
     o->v = tensor_of(device_alloc(bytes, "the second moments of AdamW"), F32, 1, count);
-    if (model->config.zero) {
+    if (comm_size > 1) {
         if (model->config.dtype != F32)
             o->master = tensor_of(device_alloc(bytes, "the slice of the parameters in f32"), F32, 1, count);
         o->gathered = host_alloc((size_t)o->slices * sizeof *o->gathered, "the operations of ZeRO");
@@ -146,7 +145,7 @@ static void issue_update(Optimizer *o) {
         adamw_update(o->master.data ? of_state(o->master, p) : of_all(master, p),
                      dtype == F32 ? ABSENT : of_all(params, p), of_state(o->m, p), of_state(o->v, p), of_all(grads, p),
                      o->rows + p->first_row, p->rows, o->stats);
-        if (model->config.zero) o->gathered[i] = comm_all_gather(params_group(&model->params, i + FIRST_GROUP, dtype));
+        if (comm_size > 1) o->gathered[i] = comm_all_gather(params_group(&model->params, i + FIRST_GROUP, dtype));
     }
 }
 
@@ -170,7 +169,7 @@ UpdateResult optimizer_result(Optimizer *o) {
 
 /* The memory of this rank's slices; absent where every rank has the whole state. */
 static Tensor sharded(const Optimizer *o, OptimizerState which) {
-    return !o->model->config.zero ? ABSENT : which == STATE_PARAM ? o->master : which == STATE_M ? o->m : o->v;
+    return comm_size == 1 ? ABSENT : which == STATE_PARAM ? o->master : which == STATE_M ? o->m : o->v;
 }
 
 void *optimizer_memory(Optimizer *o, OptimizerState which) {

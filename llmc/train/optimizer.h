@@ -37,7 +37,7 @@ typedef struct {
     DeviceGraph  graph;         /* an update */
 } Optimizer;
 
-/* ZeRO's stage is that of model->config. The model's address must not change. */
+/* Several ranks have ZeRO-1. The model's address must not change. */
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw);
 void optimizer_free(Optimizer *o);
 

@@ -4,7 +4,7 @@
 #include "../tokens/dataloader.h"
 #include "../report/report.h"
 #include "../options/settings.h"
-#include "val_history.h"
+#include "evaluate.h"
 
 /* Reports a line for each: a Python file as text; validation on the training data, or none; --early-stop without
    validations; a warm-up longer than the run; a context longer than the data; several epochs. T: tokens per sequence;

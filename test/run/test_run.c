@@ -265,28 +265,28 @@ static void the_plan_is_what_is_allocated(void) {
     static const char *const attentions[] = { "auto", "naive" };
     for (int k = 0; k < 2 * 4 * 2 * 2 * 3 * COUNT(configs); k++) {
         GPTConfig config = configs[k / 96];
-        config.zero = k / 48 % 2;
+        const int is_sharded = k / 48 % 2;
         config.recompute = (Recompute)(k / 12 % 4);
         const char *attention = attentions[k & 1];
         Purpose purpose = (Purpose)(k / 4 % 3);
         config.dtype = k & 2 ? BF16 : F32;
         config.cache_tokens = config.recompute & 1 ? config.T : 0;
         gpt_check(&config);
-        if (device_refuse_dtype(config.dtype) || (config.zero && purpose != TRAIN)) continue;
+        if (device_refuse_dtype(config.dtype) || (is_sharded && purpose != TRAIN)) continue;
         GPT gpt;
         Optimizer optimizer;
-        comm_size = config.zero ? 3 : 1;
+        comm_size = is_sharded ? 3 : 1;
         MemoryPlan plan = memory_plan(&config, attention, 3, purpose);
         allocated = 0;
         gpt_create(&gpt, config, attention, 3, config.T, purpose);
-        const size_t f32 = config.zero ? gpt.grads.table.bytes : padded_bytes(&gpt.master.table, 4);
+        const size_t f32 = is_sharded ? gpt.grads.table.bytes : padded_bytes(&gpt.master.table, 4);
         const size_t acts = gpt.act_bytes, share = f32 / (size_t)comm_size;
-        const size_t received = config.zero ? gpt_scratch_bytes(&config) : 0;   /* at most: no ranks are connected */
+        const size_t received = is_sharded ? gpt_scratch_bytes(&config) : 0;   /* at most: no ranks are connected */
         size_t list = 0;
         if (purpose == TRAIN) {
             optimizer_create(&optimizer, &gpt, (AdamW){0});
             list = (size_t)(gpt.grads.table.count + optimizer.slices - 1) * sizeof(UpdateRow) + sizeof(StepStats);
-            EXPECT(plan.optimizer == 2 * share && f32 % 3 * (size_t)config.zero == 0, "case %d: %zu of %zu bytes", k,
+            EXPECT(plan.optimizer == 2 * share && f32 % 3 * (size_t)is_sharded == 0, "case %d: %zu of %zu bytes", k,
                    plan.optimizer, f32);
             optimizer_free(&optimizer);
         }
