@@ -146,16 +146,18 @@ static int within(int edits, const char *a, const char *b) {
 /* The option that a misspelt or abbreviated name must mean, or NULL: at most 1 edit away, 2 where both names are longer
    than 4, or the only one that begins so. A name of 1 or 2 characters could mean anything. */
 static const Option *similar_option(const Option *table, const char *name) {
-    const Option *found = NULL;
     const size_t length = strlen(name);
-    int count = 0;
-    for (int edits = 1; edits <= 2 && length >= 3; edits++)
-        for (const Option *o = table; !at_end(o); o++)
-            if (o->name && within(edits, name, o->name) && (edits == 1 || (length > 4 && strlen(o->name) > 4)))
-                return o;
-    for (const Option *o = table; !at_end(o) && length >= 3; o++)
-        if (o->name && !strncmp(name, o->name, length)) found = o, count++;
-    return count == 1 ? found : NULL;
+    const Option *found = NULL;
+    int best = 4, count = 0;            /* 1 and 2: edits, 3: a beginning, 4: nothing alike */
+    for (const Option *o = table; !at_end(o) && length >= 3; o++) {
+        if (!o->name) continue;
+        const int is_long = length > 4 && strlen(o->name) > 4;
+        const int rank = within(1, name, o->name) ? 1 : is_long && within(2, name, o->name) ? 2
+                       : !strncmp(name, o->name, length) ? 3 : 4;
+        count = rank < best ? 1 : count + (rank == best);
+        if (rank < best) found = o, best = rank;
+    }
+    return best < 3 || count == 1 ? found : NULL;
 }
 
 /* ---- the command line and --config: names and values as they are typed */

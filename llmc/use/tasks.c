@@ -17,8 +17,6 @@ static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
 /* ---- Items as texts */
 
-typedef struct { char *context, **choice; int count, label; } Question;
-
 /* Bytes of a text up to the white space at its end. */
 static size_t trimmed(const char *text) {
     size_t end = 0;
@@ -75,34 +73,6 @@ static char *hellaswag_context(const Json *object) {
     return context;
 }
 
-static Question read_lambada(const Json *object) {
-    const char *text = json_string(object, "text"), *blank = strrchr(text, ' ');
-    const char *word = blank ? blank + 1 : text;
-    REQUIRE(*word, "%s: \"text\" is empty or ends with a blank, want a last word", object->where);
-    Question q = { .context = format_string("%.*s", blank ? (int)(blank - text) : 0, text), .count = 1,
-                   .choice = host_alloc(sizeof *q.choice, "the word of an item") };
-    *q.choice = format_string("%s", word);
-    return q;
-}
-
-static Question read_choices(const Json *object, int is_hellaswag) {
-    const char *key = is_hellaswag ? "endings" : "choices";
-    Question q = { .context = is_hellaswag ? hellaswag_context(object)
-                                           : format_string("%s", json_string(object, "context")) };
-    const Json *array = json_member(object, key, JSON_ARRAY), *label = json_member(object, "label", JSON_ANY);
-    REQUIRE(array->count >= 2, "%s: \"%s\" has %d element%s, want 2 or more", array->where, key, array->count,
-            plural(array->count));
-    q.choice = host_alloc((size_t)array->count * sizeof *q.choice, "the choices of an item");
-    for (const Json *choice = array->child; choice; choice = choice->next) {
-        if (choice->type != JSON_STRING || !*choice->text) json_refuse(choice, "a text that is not empty");
-        q.choice[q.count++] = is_hellaswag ? cleaned(choice->text) : format_string("%s", choice->text);
-    }
-    /* HuggingFace's file has the label as a text */
-    const int digit = is_hellaswag && label->type == JSON_STRING && !label->text[1] ? label->text[0] - '0' : -1;
-    q.label = digit >= 0 && digit < q.count ? digit : (int)json_integer(label, 0, q.count - 1);
-    return q;
-}
-
 /* ---- Items as tokens */
 
 static int characters_of(const char *text) {
@@ -112,58 +82,84 @@ static int characters_of(const char *text) {
 }
 
 /* The tokens of the context and the choice; the last T + 1 of a longer row. */
-static TaskRow row_of(const Question *q, int which, Tokenizer tokenizer, const GPTConfig *config, const char *where) {
-    const int context_size = (int)trimmed(q->context);
-    char *context = format_string("%.*s", context_size, q->context);
-    char *text = format_string("%s %s", q->context, q->choice[which]);
+static void add_row(Task *task, const char *context, const char *choice, const char *where) {
+    const int context_size = (int)trimmed(context), T = task->T;
+    char *bare = format_string("%.*s", context_size, context), *text = format_string("%s %s", context, choice);
     int all, of_context;
-    int32_t *token = tokenizer_encode(tokenizer, text, config->V, &all);
-    free(tokenizer_encode(tokenizer, context, config->V, &of_context));
-    free(context);
+    int32_t *token = tokenizer_encode(task->tokenizer, text, task->V, &all);
+    free(tokenizer_encode(task->tokenizer, bare, task->V, &of_context));
+    free(bare);
     free(text);
     if (!context_size) {
         memmove(token + 1, token, (size_t)all++ * sizeof *token);
-        token[of_context++] = tokenizer_start(tokenizer, config->V);
+        token[of_context++] = tokenizer_start(task->tokenizer, task->V);
     }
-    REQUIRE(all > of_context, "%s: choice %d has no token of its own", where, which);
-    const int inputs = all - 1 < config->T ? all - 1 : config->T;
+    REQUIRE(all > of_context, "%s: the choice \"%.80s\" has no token of its own", where, choice);
+    const int inputs = all - 1 < T ? all - 1 : T;
     memmove(token, token + all - 1 - inputs, (size_t)(inputs + 1) * sizeof *token);
-    return (TaskRow){ .token = token, .count = inputs, .targets = all - of_context, .is_cut = all - 1 > config->T,
-                      .characters = characters_of(q->choice[which]) };
+    task->row = host_grow(task->row, (size_t)task->rows, &task->row_room, sizeof *task->row, "the items of a task");
+    task->row[task->rows++] = (TaskRow){ .token = token, .count = inputs, .targets = all - of_context,
+                                         .is_cut = all - 1 > T, .characters = characters_of(choice) };
 }
 
-static void read_line(Task *task, const FileLine *line, Tokenizer tokenizer, const GPTConfig *config) {
-    Json *json = json_parse_line(line, task->path);
-    if (!json) return;
-    Question q = is_lambada(task) ? read_lambada(json) : read_choices(json, !strcmp(task->name, "hellaswag"));
-    TaskItem item = { .line = line->number, .first = task->rows, .count = q.count, .label = q.label };
+/* Adds the rows of an item and returns its label. */
+static int read_lambada(Task *task, const Json *object) {
+    const char *text = json_string(object, "text"), *blank = strrchr(text, ' '), *word = blank ? blank + 1 : text;
+    REQUIRE(*word, "%s: \"text\" is empty or ends with a blank, want a last word", object->where);
+    char *context = format_string("%.*s", blank ? (int)(blank - text) : 0, text);
+    add_row(task, context, word, object->where);
+    free(context);
+    return 0;
+}
+
+static int read_choices(Task *task, const Json *object) {
+    const int is_hellaswag = !strcmp(task->name, "hellaswag");
+    char *context = is_hellaswag ? hellaswag_context(object) : format_string("%s", json_string(object, "context"));
+    const Json *array = json_member(object, is_hellaswag ? "endings" : "choices", JSON_ARRAY);
+    const Json *label = json_member(object, "label", JSON_ANY);
+    REQUIRE(array->count >= 2, "%s: \"%s\" has %d element%s, want 2 or more", array->where, array->key, array->count,
+            plural(array->count));
+    for (const Json *choice = array->child; choice; choice = choice->next) {
+        const int is_text = choice->type == JSON_STRING && *choice->text && strlen(choice->text) == choice->size;
+        if (!is_text) json_refuse(choice, "a text that is not empty, without \\u0000");
+        char *text = is_hellaswag ? cleaned(choice->text) : format_string("%s", choice->text);
+        add_row(task, context, text, object->where);
+        free(text);
+    }
+    free(context);
+    /* HuggingFace's file has the label as a text */
+    const int digit = is_hellaswag && label->type == JSON_STRING && !label->text[1] ? label->text[0] - '0' : -1;
+    return digit >= 0 && digit < array->count ? digit : (int)json_integer(label, 0, array->count - 1);
+}
+
+static void read_item(Task *task, const Json *json, int64_t line) {
+    TaskItem item = { .line = line, .first = task->rows };
     int is_cut = 0, is_long = 0;
-    for (int i = 0; i < q.count; i++) {
-        TaskRow row = row_of(&q, i, tokenizer, config, json->where);
-        task->row = host_grow(task->row, (size_t)task->rows, &task->row_room, sizeof row, "the items of a task");
-        task->row[task->rows++] = row;
-        is_cut  |= row.is_cut;
-        is_long |= row.targets > config->T;
-        free(q.choice[i]);
+    item.label = is_lambada(task) ? read_lambada(task, json) : read_choices(task, json);
+    item.count = task->rows - item.first;
+    for (TaskRow *row = task->row + item.first; row < task->row + task->rows; row++) {
+        is_cut  |= row->is_cut;
+        is_long |= row->targets > task->T;
     }
     while (is_long && task->rows > item.first) free(task->row[--task->rows].token);
     task->left_out += is_long;
     task->cut      += is_cut && !is_long;
     task->item = host_grow(task->item, (size_t)task->items, &task->item_room, sizeof item, "the items of a task");
     if (!is_long) task->item[task->items++] = item;
-    free(q.choice);
-    free(q.context);
-    json_free(json);
 }
 
 Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GPTConfig *config) {
-    Task task = { .name = name, .path = path };
+    Task task = { .name = name, .path = path, .tokenizer = tokenizer, .T = config->T, .V = config->V };
     REQUIRE(tokenizer != TOKENIZER_IDS, "--task %s: the tokenizer of the model is unknown, want --tokenizer DIR", name);
     FileMap map = file_map(path);
     const char *kind = file_kind(map.bytes, map.size);
     REQUIRE(!kind, "%s: this is %s, want a line of JSON for each item", path, kind);
     bpe_words_init();
-    for (FileLine line = {0}; file_next_line(map, &line); ) read_line(&task, &line, tokenizer, config);
+    for (FileLine line = {0}; file_next_line(map, &line); ) {
+        Json *json = json_parse_line(&line, path);
+        if (json) read_item(&task, json, line.number);
+        json_free(json);
+    }
     file_unmap(map);
     REQUIRE(task.items || !task.left_out, "%s: no item fits: every one has a choice of more than %d tokens, the "
             "context of the model", path, config->T);

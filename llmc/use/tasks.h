@@ -23,6 +23,8 @@ typedef struct { int64_t line; int first, count, label; } TaskItem;      /* labe
 
 typedef struct {
     const char *name, *path;
+    Tokenizer   tokenizer;
+    int         T, V;            /* of the model */
     TaskItem   *item;
     TaskRow    *row;
     int         items, rows;
