@@ -143,7 +143,7 @@ typedef struct {
     AttentionSpec    spec;         /* current batch, this rank's tokens */
     Ring             ring;         /* current batch, where ranks share its sequences; else size is 0 */
     Params           params;       /* what the ops read, in config.dtype */
-    Params           master;       /* in f32; the same as params where dtype is F32; on several ranks and BF16 it is in the
+    Params           master;       /* in f32; the same as params where dtype is F32; with several ranks and BF16 in the
                                       memory of grads during loads and saves (llmc/train/optimizer.h) */
     Params           grads;        /* f32; none when evaluating */
     Acts             acts;

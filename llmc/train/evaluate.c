@@ -77,8 +77,8 @@ void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, cons
             e.loss);
     const double floor = e.first ? NAN : corpus->val_floor;
     if (e.first) snprintf(part, sizeof part, "the first %lld", (long long)e.first);
-    print_line(stdout, "%s: loss %s, %s of %s%lld tokens, %.1f s", path, loss_text(e.loss, e.targets_per_byte, text), part,
-               corpus->train ? "the last " : "", (long long)tokens_count(tokens), seconds_now() - start);
+    print_line(stdout, "%s: loss %s, %s of %s%lld tokens, %.1f s", path, loss_text(e.loss, e.targets_per_byte, text),
+               part, corpus->train ? "the last " : "", (long long)tokens_count(tokens), seconds_now() - start);
     if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
     REQUIRE(!(e.loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
 }

@@ -17,7 +17,9 @@
 typedef struct {
     GPT      *model;
     Tokenizer tokenizer;
-    FILE     *file, *copy;
+    const Sample *how;
+    int64_t   step, index;      /* of training; of the next token */
+    FILE     *file;
     int       is_raw;           /* file gets the bytes of tokens as they are: no terminal, not the log of a run */
     int       samples;
     int       count, cached;    /* tokens of each sample in the model's context; the first `cached` are in its cache */
@@ -30,18 +32,12 @@ typedef struct {
     size_t    written;          /* its tokens written so far */
 } Samples;
 
-/* Tokens that a sample may have; an empty prompt starts from one. */
-static int64_t tokens_of(int prompt_length, int64_t count) { return (prompt_length ? prompt_length : 1) + count; }
-
-/* Room in the cache for them, between steps of training. With GENERATE it is always T: a GPU splits the keys by the
-   room, so the bits would otherwise depend on the length of the sample. */
-static int room_for(const GPTConfig *config, int64_t tokens) { return tokens < config->T ? (int)tokens : config->T; }
-
-static Samples samples_open(GPT *model, Tokenizer tokenizer, int samples, int room, FILE *file, FILE *copy) {
-    const size_t bytes = (size_t)samples * (size_t)room * sizeof(int32_t);
-    gpt_set_cache(model, samples, room);
-    return (Samples){ .model = model, .tokenizer = tokenizer, .samples = samples, .file = file, .copy = copy,
-                      .is_raw = !copy && !isatty(fileno(file)),
+static Samples samples_open(GPT *model, Tokenizer tokenizer, const Sample *how, int64_t step, FILE *file) {
+    const int room = model->purpose == GENERATE ? model->config.T : model->config.cache_tokens;
+    const size_t bytes = (size_t)how->samples * (size_t)room * sizeof(int32_t);
+    gpt_set_cache(model, how->samples, room);
+    return (Samples){ .model = model, .tokenizer = tokenizer, .how = how, .step = step, .samples = how->samples,
+                      .file = file, .is_raw = !how->copy && !isatty(fileno(file)),
                       .token = host_alloc(bytes, "the context of a sample"),
                       .batch = host_alloc(bytes, "the context of a sample"),
                       .end_of_text = tokenizer_end_of_text(tokenizer, model->config.V) };
@@ -75,19 +71,12 @@ static void append(Samples *s, const int32_t *tokens, int n, int stride) {
     s->count = stays + added;
 }
 
-/* An empty prompt starts from a token that is not written. */
-static void append_prompt(Samples *s, const int32_t *prompt, int length) {
-    const int32_t start = tokenizer_start(s->tokenizer, s->model->config.V);
-    if (length || !s->count) append(s, length ? prompt : &start, length ? length : 1, 0);
-}
-
 static int32_t *row_of(const Samples *s, size_t row) { return s->next + row * (size_t)s->samples; }
 
 static int has_ended(const Samples *s, int b) { return s->rows && row_of(s, s->rows - 1)[b] == s->end_of_text; }
 
-/* Generates the index-th token of each sample; for a single sample possibly several, up to max and the end of the text.
-   Returns their number. */
-static int generate_rows(Samples *s, const Sample *how, int64_t step, int64_t index, int64_t max) {
+/* Generates the next token of each sample; for a single sample possibly several, up to max and the end of the text. */
+static void generate_rows(Samples *s, int64_t max) {
     GPT *m = s->model;
     const int T = m->context, n = s->count - s->cached, samples = s->samples;
     const int64_t room = max < T - s->cached ? max : T - s->cached;
@@ -97,12 +86,12 @@ static int generate_rows(Samples *s, const Sample *how, int64_t step, int64_t in
     for (int b = 0; b < samples; b++) {
         memcpy(s->batch + (int64_t)b * n, s->token + (int64_t)b * T + s->cached, (size_t)n * sizeof *s->batch);
         for (int i = 0; i < count; i++)
-            uniform[b + i] = random_uniform(how->seed, RANDOM_SAMPLE, (uint32_t)step,
-                                            (uint64_t)b << 40 | (uint64_t)(index + i));
+            uniform[b + i] = random_uniform(s->how->seed, RANDOM_SAMPLE, (uint32_t)s->step,
+                                            (uint64_t)b << 40 | (uint64_t)(s->index + i));
     }
     gpt_set_window(m, s->cached, n);
     gpt_load(m, s->batch, NULL);
-    int made = gpt_next(m, how->sampling, count, uniform, next);
+    int made = gpt_next(m, s->how->sampling, count, uniform, next);
     for (int i = 1; i < made; i++) if (next[i] < 0 || next[i - 1] == s->end_of_text) made = i;
     for (int b = 0; b < samples; b++)
         REQUIRE(next[b] >= 0, "sample: the logit of token %d is not finite: the model has diverged, take an earlier "
@@ -114,15 +103,15 @@ static int generate_rows(Samples *s, const Sample *how, int64_t step, int64_t in
         s->next = host_grow(s->next, s->rows, &s->room, (size_t)samples * sizeof *next, "the tokens of samples");
         memcpy(row_of(s, s->rows++), next + i, (size_t)samples * sizeof *next);
     }
+    s->index += made;
     free(next);
     free(uniform);
-    return made;
 }
 
 static void put_tokens(const Samples *s, const int32_t *token, int count) {
     for (int i = 0; i < count; i++) {
         tokenizer_print(s->tokenizer, token[i], s->file, s->is_raw);
-        if (s->copy) tokenizer_print(s->tokenizer, token[i], s->copy, 1);
+        if (s->how->copy) tokenizer_print(s->tokenizer, token[i], s->how->copy, 1);
     }
 }
 
@@ -142,34 +131,34 @@ static void write_rows(Samples *s, const int32_t *prompt, int length, int is_all
 
 static volatile sig_atomic_t is_answering, is_interrupted;      /* interactive mode on a terminal */
 
-/* Continues all samples by up to how->count tokens from index on. Returns the next index. */
-static int64_t generate(Samples *s, const int32_t *prompt, int length, const Sample *how, int64_t step, int64_t index) {
-    const int64_t end = index + how->count;
+/* Continues all samples by the text and up to how->count generated tokens. An empty first text is a token that is not
+   written. */
+static void answer(Samples *s, const char *text, int is_echoed) {
+    const int64_t end = s->index + s->how->count;
+    const int32_t start = tokenizer_start(s->tokenizer, s->model->config.V);
+    int length;
+    int32_t *prompt = tokenizer_encode(s->tokenizer, text, s->model->config.V, &length);
+    warn_of_length(s->model->context, s->count + (length || s->count ? length : 1) + s->how->count);
+    if (length || !s->count) append(s, length ? prompt : &start, length ? length : 1, 0);
+    const int echoed = is_echoed ? length : 0;
+    put_tokens(s, prompt, echoed);
+    fflush(s->file);
     s->rows = s->written = 0;
     s->sample = 0;
-    for (int goes_on = 1; goes_on && index < end && !is_interrupted && !stop_requested(); ) {
-        index += generate_rows(s, how, step, index, end - index);
-        write_rows(s, prompt, length, 0);
+    for (int goes_on = 1; goes_on && s->index < end && !is_interrupted && !stop_requested(); ) {
+        generate_rows(s, end - s->index);
+        write_rows(s, prompt, echoed, 0);
         goes_on = 0;
         for (int b = 0; b < s->samples; b++) goes_on |= !has_ended(s, b);
     }
-    write_rows(s, prompt, length, 1);
-    return index;
+    write_rows(s, prompt, echoed, 1);
+    free(prompt);
 }
 
 void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file) {
-    int length;
-    int32_t *prompt = tokenizer_encode(tokenizer, sample->prompt, model->config.V, &length);
-    const int64_t tokens = tokens_of(length, sample->count);
-    const int room = model->purpose == GENERATE ? model->config.T : room_for(&model->config, tokens);
-    Samples s = samples_open(model, tokenizer, sample->samples, room, file, sample->copy);
-    warn_of_length(model->context, tokens);
-    append_prompt(&s, prompt, length);
-    put_tokens(&s, prompt, length);
-    fflush(file);
-    generate(&s, prompt, length, sample, step, 0);
+    Samples s = samples_open(model, tokenizer, sample, step, file);
+    answer(&s, sample->prompt, 1);
     samples_close(&s);
-    free(prompt);
 }
 
 /* Text from stdin as a new string: a line, NULL at the end, or all without the newline at its end. CRLF is a newline; a
@@ -190,7 +179,8 @@ static char *read_prompt(int is_line) {
     const int is_end = is_line && c == EOF && !size;
     if (size && text[size - 1] == '\n') size--;
     if (size && text[size - 1] == '\r') size--;
-    char *prompt = is_end ? NULL : format_string("%.*s", (int)size, text + utf8_mark(text, size));
+    text[size] = 0;
+    char *prompt = is_end ? NULL : format_string("%s", text + utf8_mark(text, size));
     free(text);
     return prompt;
 }
@@ -205,24 +195,18 @@ static void on_interrupt(int number) {
    prompt. SIGINT ends an answer; the second, one before the next line is read, or the end of stdin the program. */
 static void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *sample) {
     const int is_terminal = isatty(STDIN_FILENO);
-    Samples s = samples_open(model, tokenizer, 1, model->config.T, stdout, NULL);
+    Samples s = samples_open(model, tokenizer, sample, 0, stdout);
     const char *text = sample->prompt;
-    int64_t index = 0;
     signal(SIGINT, on_interrupt);
     for (;; text = "") {            /* the prompt is part of the first line only */
         if (is_terminal) fputs("> ", stderr);
         char *line = read_prompt(1);
         if (!line) break;
         char *all = format_string("%s%s", text, line);
-        int length;
-        int32_t *tokens = tokenizer_encode(tokenizer, all, model->config.V, &length);
-        warn_of_length(model->context, (int64_t)s.count + length + sample->count);
-        append_prompt(&s, tokens, length);
         is_interrupted = 0;
         is_answering = 1;
-        index = generate(&s, NULL, 0, sample, 0, index);
+        answer(&s, all, 0);
         is_answering = 0;
-        free(tokens);
         free(all);
         free(line);
     }
@@ -254,7 +238,8 @@ int sample_cache_tokens(const GPTConfig *config, Tokenizer tokenizer, const Sett
     int length;
     free(tokenizer_encode(tokenizer, prompt, config->V, &length));
     free(prompt);
-    return room_for(config, tokens_of(length, s->sample_tokens));
+    const int64_t tokens = (length ? length : 1) + s->sample_tokens;
+    return tokens < config->T ? (int)tokens : config->T;
 }
 
 void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *report, int64_t step) {

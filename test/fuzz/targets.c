@@ -79,7 +79,7 @@ static void read_member(void *argument) {
     const Member *m = argument;
     const Json *member = m->member;
     const Json *found = json_find(m->object, member->key);
-    if (m->accessor == FIND) CLAIM(found >= member && !strcmp(found->key, member->key), "%s: not the last", member->key);
+    if (m->accessor == FIND) CLAIM(found >= member && !strcmp(found->key, member->key), "%s: not it", member->key);
     if (m->accessor == INTEGER) {
         const int64_t integer = json_integer(member, -1000, 1000);
         CLAIM(integer >= -1000 && integer <= 1000 && integer == strtod(member->text, NULL), "%s is %lld", member->text,
