@@ -175,9 +175,9 @@ $(BUILD)/faults.so: test/run/faults.c
 
 # What the tests with Python need: test/README.md
 PYTHON ?= python3
-#: test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=python3)
+#: test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=python3, or several)
 test-roundtrip: all $(BUILD)/logits
-	$(PYTHON) scripts/check_roundtrip.py --build $(BUILD)
+	for python in $(PYTHON); do $$python scripts/check_roundtrip.py --build $(BUILD) || exit 1; done
 #: test-tasks      --task compared with torch, item by item (PYTHON=python3)
 test-tasks: all
 	$(PYTHON) scripts/check_tasks.py --build $(BUILD)

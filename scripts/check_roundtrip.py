@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Trains tiny models with train_gpt and loads their checkpoints with HuggingFace's code.
 
-    scripts/check_roundtrip.py [--build build/cpu]        also: make test-roundtrip PYTHON=build/venv/bin/python
+    scripts/check_roundtrip.py [--build build/cpu]        also: make test-roundtrip PYTHON='venv4/bin/python venv5/...'
 
 With safetensors and numpy: names, types and shapes of all tensors are those that config.json implies, all values are
 finite, and the numpy model below computes the logits of train_gpt in float64. With torch and transformers also:
 GPT2LMHeadModel.from_pretrained loads the checkpoint with no missing and no unexpected keys and the same logits in f32;
-train_gpt loads the output of save_pretrained bit for bit; AutoTokenizer of a byte model encodes a text as its bytes.
+train_gpt loads the output of save_pretrained bit for bit; AutoTokenizer of a model of bytes or BPE has the same ids,
+pads a batch to the same logits, and comes back with a token added. transformers 4 and 5 differ: run it with both.
 Logits are the same within 1e-5 of the maximum.
 """
 import argparse
@@ -43,7 +44,7 @@ RUNS = [        # name, options
 
 
 def run(*command):
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if result.returncode:
         sys.exit(f"check_roundtrip: {' '.join(command)}: {result.stderr.strip()}")
     return result.stdout
@@ -168,21 +169,38 @@ def check(name, options, build, scratch, rng):
     want(max(differences.values()) <= LIMIT, f"{name}: want at most {LIMIT}")
 
 
-def check_bytes(build, scratch):
-    text, out = os.path.join(scratch, "text.txt"), os.path.join(scratch, "bytes")
+def check_tokenizer(name, build, scratch, tokenizer_file=None):
+    """AutoTokenizer of a model of bytes or BPE: ids, decoding, a padded batch, and what save_pretrained writes."""
+    text, out, back = (os.path.join(scratch, f"{name}{end}") for end in (".txt", "", "-back"))
     every = "".join(map(chr, range(0x250))) + " two  spaces, don't .\r\n\u65e5\u672c \U0001f600 <|endoftext|>"
     with open(text, "w", encoding="utf-8", newline="") as file:
         file.write(every)
     run(f"{build}/train_gpt", "--data", text, "--out", out, "--steps", "1", "--batch", "1", "--context", "16",
-        "--layers", "1", "--heads", "1", "--channels", "16")
+        "--layers", "1", "--heads", "1", "--channels", "16",
+        *(["--tokenizer", os.path.dirname(tokenizer_file)] if tokenizer_file else []))
+    model = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(out, "best"), dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(os.path.join(out, "best"))
-    want(len(tokenizer) == 256, f"bytes: AutoTokenizer has {len(tokenizer)} tokens")
-    context = json.load(open(os.path.join(out, "best", "config.json")))["n_positions"]
-    want(tokenizer.model_max_length == context, f"model_max_length is {tokenizer.model_max_length}, not {context}")
+    want(len(tokenizer) == model.config.vocab_size, f"{name}: AutoTokenizer has {len(tokenizer)} tokens")
+    want(tokenizer.model_max_length == model.config.n_positions, f"{name}: length {tokenizer.model_max_length}")
     ids = tokenizer(every)["input_ids"]
-    want(ids == list(every.encode()), f"bytes: AutoTokenizer gives {ids[:20]} ...")
-    want(tokenizer.decode(ids) == every, "bytes: AutoTokenizer reads another text from them")
-    print("AutoTokenizer of a model of bytes: its ids are the bytes")
+    expected = (transformers.PreTrainedTokenizerFast(tokenizer_file=tokenizer_file)(every)["input_ids"]
+                if tokenizer_file else list(every.encode()))
+    want(ids == expected, f"{name}: AutoTokenizer gives {ids[:20]} ...")
+    want(tokenizer.decode(ids) == every, f"{name}: AutoTokenizer reads another text from them")
+    batch = tokenizer(["th", "the and"], padding=True, return_tensors="pt")
+    want(batch["attention_mask"].sum(1).tolist() == [len(tokenizer(part)["input_ids"]) for part in ("th", "the and")],
+         f"{name}: padded to {batch}")
+    with torch.no_grad():       # token_type_ids, by transformers 4 without model_input_names, would change them
+        for row, mask, logits in zip(batch["input_ids"], batch["attention_mask"], model(**batch).logits):
+            alone = model(row[mask == 1][None]).logits[0].numpy()
+            want(error(logits[mask == 1].numpy(), alone) <= LIMIT, f"{name}: a padded batch has other logits")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>"]})
+    model.resize_token_embeddings(len(tokenizer))
+    for part in model, tokenizer:
+        part.save_pretrained(back)
+    said = run(f"{build}/train_gpt", "--sample", back, "--prompt", "the <|user|>", "--sample-tokens", "1")
+    want(said.startswith("the <|user|>"), f"{name}, with a token added: train_gpt says {said}")
+    print(f"{name:13} AutoTokenizer has the same ids, a padded batch the same logits, an added token comes back")
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -195,5 +213,6 @@ with tempfile.TemporaryDirectory() as scratch:
     for name, options in RUNS:
         check(name, options, args.build, scratch, rng)
     if transformers:
-        check_bytes(args.build, scratch)
+        check_tokenizer("bytes", args.build, scratch)
+        check_tokenizer("bpe", args.build, scratch, "test/reference/bpe/tokenizer.json")
 print(f"{len(RUNS)} of {len(RUNS)} round trips")
