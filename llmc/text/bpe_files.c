@@ -51,13 +51,15 @@ typedef struct {
     char          where[4200];          /* file and line of the current merge */
 } Reader;
 
-/* A tokenizer can ask for more than GPT-2's does, which would give other ids. keys end with NULL. */
-static void require_off(const Json *object, const char *const *keys) {
+/* A tokenizer can ask for more than GPT-2's does, which would give other ids: members that are there must have the
+   value want; NULL: null, false or "". keys end with NULL. */
+static void require_values(const Json *object, const char *want, const char *const *keys) {
     for (; *keys; keys++) {
         const Json *value = json_find(object, *keys);
-        const int is_off = !value || value->type == JSON_NULL || value->type == JSON_FALSE ||
-                           (value->type == JSON_STRING && !*value->text);
-        if (!is_off) json_refuse(value, "as in GPT-2's tokenizer, a byte-level BPE");
+        const char *text = value ? json_text(value) : "null";
+        const int is_off = !*text || !strcmp(text, "null") || !strcmp(text, "false");
+        if (want ? value && strcmp(text, want) : !is_off)
+            json_refuse(value, want ? want : "as in GPT-2's tokenizer, a byte-level BPE");
     }
 }
 
@@ -100,7 +102,7 @@ static void add_special_token(Reader *r, const Json *token) {
     const char *text = text_of(token);
     if (special && special->type != JSON_TRUE) json_refuse(special, "true: only special tokens can be added");
     if (bytes_of_letters(text, strlen(text), NULL) != 1)        /* as is the pad token of a model of bytes */
-        require_off(token, (const char *[]){ "lstrip", "rstrip", "single_word", NULL });
+        require_values(token, NULL, (const char *[]){ "lstrip", "rstrip", "single_word", NULL });
     const Json *number = token->type != JSON_OBJECT ? token : token->key ? &key : json_member(token, "id", JSON_NUMBER);
     add_token(r, token, number)->is_special = 1;
 }
@@ -150,26 +152,20 @@ static void read_merges_txt(Reader *r) {
     file_unmap(map);
 }
 
-static void require_byte_level(const Json *stage) {
-    if (stage->type != JSON_OBJECT) json_refuse(stage, "an object of type ByteLevel");
-    const Json *type = json_member(stage, "type", JSON_STRING);
-    if (strcmp(type->text, "ByteLevel")) json_refuse(type, "ByteLevel, as in GPT-2's tokenizer");
-}
-
 static void read_tokenizer_json(Reader *r, const Json *json) {
-    const Json *model = json_member(json, "model", JSON_OBJECT), *kind = json_find(model, "type");
-    const Json *splitter = json_member(json, "pre_tokenizer", JSON_ANY), *regex = json_find(splitter, "use_regex");
-    const Json *added = json_find(json, "added_tokens"), *after = json_find(json, "post_processor");
+    static const char *const type[] = { "type", NULL };
+    const Json *model = json_member(json, "model", JSON_OBJECT), *added = json_find(json, "added_tokens");
+    const Json *splitter = json_member(json, "pre_tokenizer", JSON_OBJECT), *after = json_find(json, "post_processor");
     const Json *adds = after ? json_find(after, "special_tokens") : NULL;
-    const int adds_none = !after || after->type == JSON_NULL || (adds && !adds->count);     /* so by transformers 5 */
-    if (kind && (kind->type != JSON_STRING || strcmp(kind->text, "BPE"))) json_refuse(kind, "BPE, byte-level");
-    require_byte_level(splitter);
-    if (!adds_none) require_byte_level(after);              /* which sets offsets only */
-    if (regex && regex->type != JSON_TRUE) json_refuse(regex, "true");
-    require_off(json, (const char *[]){ "normalizer", NULL });
-    require_off(splitter, (const char *[]){ "add_prefix_space", NULL });
-    require_off(model, (const char *[]){ "dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback",
-                                         "ignore_merges", NULL });
+    json_member(splitter, "type", JSON_STRING);
+    require_values(splitter, "ByteLevel", type);
+    require_values(splitter, "true", (const char *[]){ "use_regex", NULL });
+    require_values(splitter, NULL, (const char *[]){ "add_prefix_space", NULL });
+    if (after && (!adds || adds->count)) require_values(after, "ByteLevel", type);      /* which adds no tokens */
+    require_values(json, NULL, (const char *[]){ "normalizer", NULL });
+    require_values(model, "BPE", type);
+    require_values(model, NULL, (const char *[]){ "dropout", "continuing_subword_prefix", "end_of_word_suffix",
+                                                  "byte_fallback", "ignore_merges", NULL });
     if (added && added->type != JSON_ARRAY) json_refuse(added, "an array");
     read_tokens(r, json_member(model, "vocab", JSON_OBJECT), added ? added : &(Json){0});
     int number = 0;
@@ -248,7 +244,7 @@ Bpe *bpe_open(const char *dir) {
     const char *end = end_of_text_of(config) ? end_of_text_of(config) : end_of_text_of(file[2]);
     Reader r = { .v.end_of_text = -1, .end_of_text = end ? end : "<|endoftext|>",
                  .vocabulary = path_of(dir, formats[format][0]), .merges = path_of(dir, formats[format][1]) };
-    require_off(config, (const char *[]){ "add_prefix_space", "add_bos_token", "add_eos_token", NULL });
+    require_values(config, NULL, (const char *[]){ "add_prefix_space", "add_bos_token", "add_eos_token", NULL });
     if (format == 0) {
         read_tokenizer_json(&r, file[0]);
     } else {
