@@ -281,8 +281,15 @@ if in_turn 3; then
     is "vocabulary and validation of the shards" \
         "$(grep -c -e 'vocabulary 400,' -e "to validate on: $dir/bpe/shards/val_" "$dir/expect.out")" 2
     is "bytes of the first shard" "$(wc -c < "$dir/bpe/shards/train_000000.bin")" 3024
-    mkdir "$dir/bpe/empty" "$dir/bpe/gpt2"
+    mkdir "$dir/bpe/empty" "$dir/bpe/gpt2" "$dir/bpe/no-end"
     echo "# GPT-2's" > "$dir/bpe/gpt2/vocab.bpe"
+    : > "$dir/bpe/none.txt"
+    cp "$dir/bpe/gone/merges.txt" "$dir/bpe/no-end"
+    sed 's/, "<|endoftext|>": 399//' "$dir/bpe/gone/vocab.json" > "$dir/bpe/no-end/vocab.json"
+    expect "documents are joined" "$tokenize" "$dir/text/train.txt" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/no-end" \
+        --out "$dir/bpe/joined"
+    is "which is printed" "$(sed -n 's/: the tokenizer has no end-of-text token.*//p' "$dir/expect.out")" \
+        "2 documents are joined"
     refuse_each <<END
 empty: no tokenizer: want tokenizer.json | $dir/bpe/text.txt --tokenizer $dir/bpe/empty
 is a directory, want a file, or shards as '$dir/bpe/shards/train_*.bin' | $dir/bpe/shards
@@ -292,6 +299,8 @@ text.txt: is a file, want a directory with a tokenizer | $dir/bpe/text.txt --tok
 the tokens of $dir/start/step-00000000 are bytes | --eval $dir/start $dir/bpe/text.txt --tokenizer $dir/bpe/gone
 END
     gpt=$tokenize refuse_each <<END
+has no end-of-text token; want "eos_token" | $dir/bpe/text.txt --documents mark --tokenizer $dir/bpe/no-end --out $dir/y
+none.txt: the texts are empty | $dir/bpe/none.txt --train-tokenizer --out $dir/y
 tokenize: --vocab-size: want --train-tokenizer | $dir/bpe/text.txt --vocab-size 300 --tokenizer $dir/x --out $dir/y
 tokenize: --time-limit: want --tokenizer DIR | $dir/bpe/text.txt --train-tokenizer --time-limit 90s --out $dir/y
 tokenize: want texts first, then options: FILE... | --tokenizer $dir/bpe/gone --out $dir/y $dir/bpe/text.txt
