@@ -240,15 +240,13 @@ static size_t encode_chunk(const Bpe *b, Cache *cache, const unsigned char *text
     return (size_t)(out - ids);
 }
 
-static Cache *take_cache(Bpe *b) { return idle_take(&b->idle, sizeof(Cache), "the words of a tokenizer"); }
-
 /* The ids of a span are written where it could begin at the latest, then all are moved together. */
 size_t bpe_encode_spans(Bpe *b, const BpeSpan *span, size_t spans, int32_t *ids) {
     size_t *start = host_alloc((2 * spans + 1) * sizeof *start, "the parts of a text"), *count = start + spans + 1;
     for (size_t i = 0; i < spans; i++) start[i + 1] = start[i] + span[i].size + 1;
     #pragma omp parallel
     {
-        Cache *cache = take_cache(b);
+        Cache *cache = idle_take(&b->idle, sizeof *cache, "the words of a tokenizer");
         #pragma omp for schedule(dynamic, 4)
         for (size_t i = 0; i < spans; i++) {
             int32_t *to = ids + start[i];
@@ -268,7 +266,7 @@ size_t bpe_encode_spans(Bpe *b, const BpeSpan *span, size_t spans, int32_t *ids)
 }
 
 size_t bpe_encode(Bpe *b, const void *text, size_t size, int32_t *ids) {
-    Cache *cache = take_cache(b);
+    Cache *cache = idle_take(&b->idle, sizeof *cache, "the words of a tokenizer");
     size_t count = encode_chunk(b, cache, text, size, ids);
     idle_return(&b->idle, cache);
     return count;

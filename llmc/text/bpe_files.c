@@ -42,7 +42,7 @@ static int bytes_of_letters(const char *text, size_t length, unsigned char *byte
 /* ---- Reading */
 
 typedef struct {
-    BpeVocabulary v;                    /* the bytes of tokens are in memory of the JSON */
+    BpeVocabulary v;                    /* tokens have their text in the JSON; is_special -1: a merge makes it */
     int           limit;                /* ids are below it */
     int32_t      *slot;                 /* hash table of ids by text; -1 = empty */
     size_t        mask, merge_room;
@@ -138,6 +138,7 @@ static void add_merge(Reader *r, const char *line, size_t size) {
     free(both);
     r->v.merge = host_grow(r->v.merge, (size_t)r->v.merge_count, &r->merge_room, sizeof m, "merges");
     r->v.merge[r->v.merge_count++] = m;
+    r->v.token[m.merged].is_special = -1;
 }
 
 static void read_merges_txt(Reader *r) {
@@ -184,13 +185,12 @@ static void read_tokenizer_json(Reader *r, const Json *json) {
    The texts of all others become bytes. */
 static void find_special_tokens(Reader *r) {
     int missing = 0, count = 0;
-    char *is_merged = host_alloc((size_t)r->v.V + 1, "a vocabulary"), example[81] = "";
-    for (int i = 0; i < r->v.merge_count; i++) is_merged[r->v.merge[i].merged] = 1;
+    char example[81] = "";
     for (int32_t id = 0; id < r->v.V; id++) {
         BpeToken *t = &r->v.token[id];
         if (!t->size) continue;
         char *text = (char *)t->bytes, last = text[t->size - 1];
-        const int size = bytes_of_letters(text, (size_t)t->size, NULL), is_made = size == 1 || is_merged[id];
+        const int size = bytes_of_letters(text, (size_t)t->size, NULL), is_made = size == 1 || t->is_special < 0;
         const int is_framed = t->size > 2 && ((*text == '<' && last == '>') || (*text == '[' && last == ']'));
         REQUIRE(size > 0 || !is_made, "%s: '%.80s' is not in GPT-2's letters for bytes", r->merges.text, text);
         t->is_special = !is_made && (t->is_special || id == r->v.end_of_text || is_framed || size < 0);
@@ -199,7 +199,6 @@ static void find_special_tokens(Reader *r) {
         if (!is_made && !missing++) snprintf(example, sizeof example, "%s", text);
         t->size = bytes_of_letters(text, (size_t)t->size, (unsigned char *)text);
     }
-    free(is_merged);
     if (!missing) return;
     r->v.warning = format_string("%s: makes %d of %d tokens of %s, not '%s': is it cut?", r->merges.text,
                                  count - missing, count, r->vocabulary.text, example);
@@ -339,8 +338,8 @@ static void write_config(FILE *file, const BpeVocabulary *v, int T) {
         fputs(",\n", file);
     }
     if (v->end_of_text < 0)
-        fputs("  \"pad_token\": { \"__type\": \"AddedToken\", \"content\": \"\\u0100\", \"single_word\": true, "
-              "\"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true },\n", file);
+        fputs("  \"pad_token\": { \"__type\": \"AddedToken\", \"content\": \"\\u0100\", \"single_word\": true },\n",
+              file);
     if (T) fprintf(file, "  \"model_max_length\": %d,\n", T);
     fputs("  \"padding_side\": \"right\",\n  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n"
           "  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n", file);

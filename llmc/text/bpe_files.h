@@ -1,6 +1,6 @@
-/* bpe_files.h - The files of a byte-level BPE: a directory with tokenizer.json (HuggingFace's; refused if it
-   differs from GPT-2's in more than vocabulary and merges), or else vocab.json and merges.txt, or encoder.json and
-   vocab.bpe. In these, tokens that are neither a byte nor made by a merge are special: GPT-2's <|endoftext|>. */
+/* bpe_files.h - The files of a byte-level BPE: a directory with tokenizer.json (HuggingFace's), or else vocab.json and
+   merges.txt, or encoder.json and vocab.bpe, these with added_tokens.json; tokenizer_config.json or
+   special_tokens_map.json name the end-of-text token. llmc/README.md, Tokenizers: what is refused, what is special. */
 #ifndef LLMC_BPE_FILES_H
 #define LLMC_BPE_FILES_H
 #include "bpe.h"
