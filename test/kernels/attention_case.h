@@ -282,9 +282,8 @@ static inline void attend(const AttentionSpec *s, Operands x, Results r, double 
 /* Of query i and key j: p, p times the mask's factor, |dP|^2, and the sizes of the score's terms, added. */
 typedef struct { double p, kept_p, dp2, size; } Pair;
 
-static inline Pair pair_of(const AttentionSpec *s, const Truth *t, Inputs in, int i, int j) {
+static inline Pair pair_of(const AttentionSpec *s, const Truth *t, Inputs in, double kept, int i, int j) {
     const double *q = in.q + i * s->HS, *k = in.k + j * s->HS, *v = in.v + j * s->HS, *dout = in.dout + i * s->HS;
-    const double kept = oracle_p_factor(s, 0, 0, i, j);
     double score = 0, size = 0, square = 0;
     #pragma omp simd reduction(+:score, size, square)
     for (int d = 0; d < s->HS; d++) {
@@ -304,7 +303,10 @@ static inline void find_sizes(const AttentionSpec *s, Truth *t, Inputs in) {
     const int HS = s->HS;
     const int64_t pool_before = pool_used;
     double condition = 0, *p_dp2 = doubles(s->Tq);              /* known when out is done */
+    double *mask = s->dropout.rate > 0 ? doubles(s->Tq * s->Tk) : NULL;
     memset(p_dp2, 0, sizeof *p_dp2 * (size_t)s->Tq);
+    #pragma omp parallel for
+    for (int i = 0; i < (mask ? s->Tq * s->Tk : 0); i++) mask[i] = oracle_p_factor(s, 0, 0, i / s->Tk, i % s->Tk);
     for (int output = OUT; output < OUTPUTS; output++) {
         const int of_keys = output >= DK;
         double largest = 0;
@@ -314,7 +316,7 @@ static inline void find_sizes(const AttentionSpec *s, Truth *t, Inputs in) {
             for (int n = 0; n < (of_keys ? s->Tq : s->Tk); n++) {
                 const int i = of_keys ? n : row, j = of_keys ? row : n;
                 if (j >= oracle_keys_seen(s, i)) continue;
-                const Pair x = pair_of(s, t, in, i, j);
+                const Pair x = pair_of(s, t, in, mask ? mask[i * s->Tk + j] : 1, i, j);
                 const double *const factor[] = { in.v + j * HS, in.k + j * HS, in.q + i * HS, in.dout + i * HS };
                 const double weight = output == OUT || output == DV ? x.kept_p
                                       : s->scale * x.p * (sqrt(x.dp2) + sqrt(p_dp2[i]));
