@@ -19,14 +19,10 @@
 #include "../../llmc/base/random.h"
 #include "bench.h"
 
-/* ---- The other processes, which end with this one: PyTorch's attentions behind a socket, which answer a line with a
-   line, and nvidia-smi, which reports the clock */
-
-enum { SAMPLES_MAX = 1000 };
+/* ---- PyTorch's attentions: a process behind a socket, which answers a line with a line and ends with this one */
 
 static FILE *peers;             /* NULL: there are none */
 static int   peers_have_fa3;
-static FILE *sensors;
 
 /* A line to the peers, and what stands behind "ok" in their answer; NULL when it is another, which goes to stderr. */
 __attribute__((format(printf, 1, 2)))
@@ -66,27 +62,6 @@ static void peers_start(const char *python, int file, const char *dtype, const c
     line[strcspn(line, "\n")] = 0;
     printf("Without peers: %s\n", *line ? line : "their process ended at once; --python COMMAND says which Python, and "
                                                  "scripts/ must lie in the working directory");
-}
-
-/* nvidia-smi writes a line every 50 ms; they wait in the pipe until they are read. */
-static void sensors_start(void) {
-    sensors = popen("exec 2>/dev/null; gpu=${CUDA_VISIBLE_DEVICES:-0}; exec stdbuf -oL nvidia-smi -i \"${gpu%%,*}\" "
-                    "--query-gpu=clocks.sm,temperature.gpu,power.draw.instant --format=csv,noheader,nounits -lms 50",
-                    "r");
-    REQUIRE(sensors, "cannot start nvidia-smi");
-    fcntl(fileno(sensors), F_SETFL, O_NONBLOCK);
-}
-
-/* MHz, degrees Celsius, W: the medians since the last call. */
-static void sensors_read(double load[3]) {
-    static double sample[3][SAMPLES_MAX];
-    char line[128];
-    int n = 0;
-    while (fgets(line, sizeof line, sensors))
-        if (sscanf(line, "%lf, %lf, %lf", &sample[0][n], &sample[1][n], &sample[2][n]) == 3)
-            n += n < SAMPLES_MAX - 1;
-    clearerr(sensors);
-    for (int i = 0; i < 3; i++) load[i] = median(sample[i], n);
 }
 
 /* ---- The attentions that are compared */
@@ -263,7 +238,7 @@ static void prepare_peer(Runner *r, Shape s, double mean_out, double mean_dqkv) 
 }
 
 /* Runs all rounds. What the runners hold is theirs until release(). */
-static void compete(Shape s, double load[3]) {
+static void compete(Shape s) {
     double mean_out = 0, mean_dqkv = 0;
     for (int i = 0; i < runners; i++) {
         if (runner[i].ours) prepare_ours(&runner[i], s);
@@ -275,12 +250,10 @@ static void compete(Shape s, double load[3]) {
         if (i == 0) { mean_out = mean_magnitude(out, s.T); mean_dqkv = mean_magnitude(dqkv, s.T); }
     }
     REQUIRE(!runner[0].absent, "%s refuses T %d, or the device has no memory for it", runner[0].label, s.T);
-    sensors_read(load);
     for (int64_t round = 0; round < rounds; round++)
         for (int i = 0; i < runners; i++)
             for (int pass = 0; pass < PASSES && !runner[i].absent; pass++)
                 runner[i].ms[pass][round] = time_batch(&runner[i], s, pass);
-    sensors_read(load);
     for (int i = 0; i < runners; i++)
         for (int pass = 0; pass < PASSES; pass++) {
             double ms[ROUNDS_MAX];
@@ -339,8 +312,8 @@ static Shape speed_shape(int HS, int T) {
 }
 
 static void speed_table(int HS, int T_min, int T_max) {
-    int columns = 5;
-    double load[3], unit = dtype == BF16 ? 1e12 : 1e9;
+    int columns = 2;
+    const double unit = dtype == BF16 ? 1e12 : 1e9;
     Shape s = speed_shape(HS, T_min);
     inputs_open((int64_t)s.B * s.T, s.NH, HS, 1);
     runners_list(s, dropout_rate);
@@ -350,14 +323,14 @@ static void speed_table(int HS, int T_min, int T_max) {
     for (int i = 0; i < runners; i++)
         if (!runner[i].ours) { printf(" %s/%s |", runner[0].label, runner[i].label); columns++; }
         else if (runner[i].dropout > 0) { printf(" time of %s, both passes |", runner[i].label); columns++; }
-    printf(" SM MHz | C | W | GB |");
+    printf(" GB |");
     printf("\n|");
     while (columns-- > 0) printf(" --- |");
     printf("\n");
     for (int T = T_min; T <= T_max; T *= 2) {
         s = speed_shape(HS, T);
         double flop = 2.0 * s.B * s.NH * T * T * HS;
-        compete(s, load);
+        compete(s);
         printf("| %d |", T);
         for (int i = 0; i < runners; i++)
             cell(runner[i].absent, "%.0f/%.0f", 1e3 * flop / runner[i].median[0] / unit,
@@ -371,7 +344,6 @@ static void speed_table(int HS, int T_min, int T_max) {
                 cell(runner[i].absent || runner[i - 1].absent, "%.2f/%.2f, %.2f",
                      ratio(&runner[i], &runner[i - 1], FORWARD), ratio(&runner[i], &runner[i - 1], BACKWARD),
                      ratio(&runner[i], &runner[i - 1], PASSES));
-        for (int i = 0; i < 3; i++) cell(isnan(load[i]), "%.0f", load[i]);
         for (int i = 0; i < runners; i++) printf(runner[i].absent ? " -" : " %.2f", runner[i].bytes / 1e9);
         printf(" |\n");
         fflush(stdout);
@@ -419,9 +391,7 @@ int main(int argc, char **argv) {
     }
     printf("%s, %s\n", device_info().name, device_info().detail);
     if (!no_peers) peers_start(python, shared_file, dtype_name(dtype), autograd ? "autograd" : "direct");
-    printf("MHz, C and W: medians of nvidia-smi during the rounds. GB: the peak of memory of each in turn, with "
-           "q, k, v, out and their gradients\n");
-    sensors_start();
+    printf("GB: the peak of memory of each in turn, with q, k, v, out and their gradients\n");
     for (int size = 64; size <= 128; size += 64) {
         const int head_size = HS ? (int)HS : size;
         if (HS && size > 64) break;
