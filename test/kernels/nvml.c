@@ -26,24 +26,11 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *place, struct Card **card) {
     return outcome("nvmlDeviceGetHandleByPciBusId_v2", 1);
 }
 
-/* Writes its answer even when it fails: nobody may take it then. */
-int nvmlDeviceGetTemperature(struct Card *card, int sensor, unsigned *celsius) {
-    *celsius = 64;
-    return outcome("nvmlDeviceGetTemperature", card == &the_card && sensor == 0);
-}
-
-int nvmlDeviceGetPowerUsage(struct Card *card, unsigned *milliwatts) {
-    *milliwatts = 698765;
-    return outcome("nvmlDeviceGetPowerUsage", card == &the_card);
-}
-
-int nvmlDeviceGetClockInfo(struct Card *card, int which, unsigned *mhz) {
-    *mhz = 1755;
-    return outcome("nvmlDeviceGetClockInfo", card == &the_card && which == 1);
-}
-
-int nvmlDeviceGetCurrentClocksThrottleReasons(struct Card *card, unsigned long long *bits) {
-    const char *reasons = getenv("NVML_REASONS");
-    *bits = reasons ? strtoull(reasons, NULL, 16) : 0;
-    return outcome("nvmlDeviceGetCurrentClocksThrottleReasons", card == &the_card);
-}
+/* Each writes its answer even when it fails: nobody may take it then. */
+#define ANSWER(function, arguments, asked_well, answer) \
+    int function arguments { answer; return outcome(#function, card == &the_card && (asked_well)); }
+ANSWER(nvmlDeviceGetTemperature, (struct Card *card, int sensor, unsigned *celsius), sensor == 0, *celsius = 64)
+ANSWER(nvmlDeviceGetPowerUsage, (struct Card *card, unsigned *milliwatts), 1, *milliwatts = 698765)
+ANSWER(nvmlDeviceGetClockInfo, (struct Card *card, int which, unsigned *mhz), which == 1, *mhz = 1755)
+ANSWER(nvmlDeviceGetCurrentClocksThrottleReasons, (struct Card *card, unsigned long long *bits), 1,
+       *bits = getenv("NVML_REASONS") ? strtoull(getenv("NVML_REASONS"), NULL, 16) : 0)

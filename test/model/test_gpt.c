@@ -7,11 +7,9 @@
 
 /* ---- Against the reference */
 
-typedef struct { double error; char name[96]; } Worst;
-
 /* c_attn holds q, k and v, which are compared one by one: a wrong k would hide behind a large v, and the gradient of
    its bias is zero by theory, as a softmax does not change when all its scores move by q . bias. */
-static void compare_gradient(Worst *worst, const Reference *r, const TensorEntry *row, double limit) {
+static double compare_gradient(const Reference *r, const TensorEntry *row, double limit) {
     char name[96];
     snprintf(name, sizeof name, "grad.%s", row->name);
     Tensor t = *row->field;
@@ -20,21 +18,19 @@ static void compare_gradient(Worst *worst, const Reference *r, const TensorEntry
     float *got = download(t), *want = new_array(count, sizeof *want);
     for (int64_t i = 0; i < count; i++)
         want[i] = row->layout == CONV1D ? file[i % K * N + i / K] : file[i];
-    const char *const part_name[] = { " q", " k", " v" };
     int parts = strstr(row->name, "c_attn") ? 3 : 1;
+    double worst = 0;
     for (int i = 0; i < parts; i++) {
         int64_t size = count / parts;
         double error = error_of(got + i * size, want + i * size, size);
         EXPECT(error <= limit, "%s: gradient of %s, part %d of %d: error %.2g, want at most %.2g", r->path, row->name,
                i + 1, parts, error, limit);
-        if (error > worst->error) {
-            worst->error = error;
-            snprintf(worst->name, sizeof worst->name, "%s%s", row->name, parts == 3 ? part_name[i] : "");
-        }
+        worst = fmax(worst, error);
     }
     free(got);
     free(file);
     free(want);
+    return worst;
 }
 
 static double compare_logits(const GPT *m, const Reference *r) {
@@ -78,9 +74,8 @@ static void compare_steps(GPT *m, const Reference *r, double *loss_error, double
 }
 
 static void against_reference(const Reference *r, const char *attention) {
-    double limit = tolerance(&r->config, r->B, r->T), steps = 0, norms = 0;
+    double limit = tolerance(&r->config, r->B, r->T), steps = 0, norms = 0, worst = 0;
     GPT m;
-    Worst worst = {0};
     reference_model(&m, r, attention, TRAIN);
     gpt_forward(&m);
     double logits = compare_logits(&m, r);
@@ -89,12 +84,13 @@ static void against_reference(const Reference *r, const char *attention) {
     double loss = fabs(sum_of_losses(&m) / r->target_count / r->losses[0] - 1);
     double loss_limit = limit / sqrt(r->target_count);       /* a mean of as many errors, now up, now down */
     EXPECT(loss <= loss_limit, "%s: loss: error %.2g, want at most %.2g", r->path, loss, loss_limit);
-    for (int i = 0; i < m.grads.table.count; i++) compare_gradient(&worst, r, &m.grads.table.entry[i], limit);
+    for (int i = 0; i < m.grads.table.count; i++)
+        worst = fmax(worst, compare_gradient(r, &m.grads.table.entry[i], limit));
     EXPECT(outside_nonzero(&m.grads, r->config.V) == 0, "%s: padding has a gradient", r->path);
     compare_steps(&m, r, &steps, &norms, limit);
-    printf("  %s %s %s: errors (allowed %.1e): logits %.1e, loss %.1e, gradients %.1e, worst %s; %d steps of AdamW: "
-           "losses %.1e, norms %.1e\n", r->path, attention, dtype_name(r->config.dtype), limit, logits, loss,
-           worst.error, worst.name, r->steps, steps, norms);
+    printf("  %s %s %s: errors (allowed %.1e): logits %.1e, loss %.1e, gradients %.1e; %d steps of AdamW: losses "
+           "%.1e, norms %.1e\n", r->path, attention, dtype_name(r->config.dtype), limit, logits, loss, worst, r->steps,
+           steps, norms);
     gpt_free(&m);
 }
 
