@@ -297,8 +297,8 @@ static Dropout random_dropout(float rate) {
                       .seed = (uint64_t)uniform_int(0, INT32_MAX) << 33 | (uint64_t)uniform_int(0, INT32_MAX) };
 }
 
-/* Results and gradients with the mask that dropout.h gives each head: odd shapes, causal and not. One element of the mask
-   that differs at row i moves HS results by v / i: that is more than the root mean square of their errors allows. */
+/* Results and gradients with the mask that dropout.h gives each head: odd shapes, causal and not. An element of the
+   mask that differs at row i moves HS results by v / i: more than the root mean square of their errors may be. */
 static void with_dropout(void) {
     static const Shape shapes[] = {
         {2, 3, 65, 65, 0, 64}, {1, 2, 191, 191, 0, 128}, {3, 1, 130, 130, 0, 40}, {1, 3, 257, 257, 0, 64},

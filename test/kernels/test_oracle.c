@@ -145,8 +145,8 @@ static void attention_gradients(void) {
     }
 }
 
-/* ---- values known from elsewhere: the masks. Other forward passes, and the update, are those of the backend (test_ops,
-   test_update), which are HuggingFace's and PyTorch's (test_gpt). */
+/* ---- values known from elsewhere: the masks. Other forward passes, and the update, are those of the backend
+   (test_ops, test_update), which are HuggingFace's and PyTorch's (test_gpt). */
 
 #define NEAR(got, want) EXPECT(fabs((got) - (want)) < 1e-9, "%.12g, want %.12g", (double)(got), (double)(want))
 
