@@ -436,7 +436,7 @@ static void read_prompt(const char *bytes, size_t size) {
     free(copy);
 }
 
-/* ---- utf8: as another decoder has it; UTF-8 makes a JSON string, any bytes a message */
+/* ---- utf8: as another decoder has it */
 
 /* The character at text, from its bits and not from its bytes' ranges; -1 = none. */
 static long decode(const unsigned char *text, size_t size, size_t *length) {
@@ -457,8 +457,6 @@ static long decode(const unsigned char *text, size_t size, size_t *length) {
     return -1;
 }
 
-static void say(void *argument) { fail("%s", (const char *)argument); }
-
 static void read_utf8(const char *bytes, size_t size) {
     const unsigned char *text = (const unsigned char *)bytes;
     for (size_t i = 0; i < size; i++) {
@@ -468,18 +466,6 @@ static void read_utf8(const char *bytes, size_t size) {
     }
     const char *kind = file_kind(text, (int64_t)size);
     CLAIM(!kind || *kind, "a kind without a name");
-
-    char *copy = strndup(bytes, size), *written;
-    if (*copy) fuzz_try(say, copy, FREES_ALL, "");
-    size_t valid = 0, length;
-    while ((length = utf8_length((unsigned char *)copy + valid, strlen(copy + valid)))) valid += length;
-    copy[valid] = 0;
-    FILE *file = open_memstream(&written, &length);
-    json_write_string(file, copy);
-    fclose(file);
-    json_free(json_parse(written, length, "what was written"));
-    free(written);
-    free(copy);
 }
 
 /* ---- log, events: the log.csv and the log.jsonl that a resume goes on with */

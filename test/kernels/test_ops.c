@@ -378,10 +378,6 @@ static void drop(void) {
         oracle_dropout(want, given(x), &d, d.sequence ? (uint64_t)(i % 2) << 32 | 0xffffffff : 0, B, T, C);
         compare_within("out", y, want, (Bound){ .roundings = 2 });
         EXPECT(same_bits(y, z), "%s: in place it differs", arena_case);
-        const double *got = result(y);
-        int64_t wrong = 0;
-        for (int k = 0; k < n; k++) wrong += (got[k] == 0) != (want[k] == 0);
-        EXPECT(!wrong, "%s: %lld elements of the mask differ", arena_case, (long long)wrong);
     }
 }
 

@@ -37,8 +37,8 @@ static void limits_are_off(void) {
     }
 }
 
-/* By the textbook: the regression line of value[0 .. n - 1], and the standard error of what it predicts for n; of a line
-   that falls the mean is expected. */
+/* By the textbook: the regression line of value[0 .. n - 1], and the standard error of what it predicts for n. Where it
+   falls, the mean is expected. */
 static double limit_of(const double *value, int n, double z, double min_sigma) {
     double x = 0, y = 0, xx = 0, xy = 0, squares = 0;
     for (int i = 0; i < n; i++) {

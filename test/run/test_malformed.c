@@ -332,10 +332,9 @@ static void refuse_shard(const char *what) {
     refused("", format("%s: %s", path, what), reader, "");
 }
 
-/* Of each of the three words of the header every bit is turned, and the number of tokens has other values, too. */
+/* Of each of the three words of the header every bit is turned. */
 static void malformed_shards(void) {
     static const int bounds[] = { 0, 1, 4, 7, 12, 256, 1023, 1024, 1025, 1028, 1089 };
-    static const uint32_t counts[] = { 0, 1, 65, INT32_MAX, -64u, -1u };
     make_dir("set");
     for (int width = 2; width <= 4; width += 2) {
         blob_shard(width, SHARD_TOKENS);
@@ -346,8 +345,6 @@ static void malformed_shards(void) {
             blob.bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
             refuse_shard(format("bit %d of the header is turned", bit));
         }
-        for (int i = 0; i < COUNT(counts); i++, blob = sound)
-            word32(8, counts[i]), refuse_shard(format("a count of %u", counts[i]));
         for (int i = 0; i < DAMAGES * COUNT(bounds); i++, blob = sound) {
             const int at = bounds[i % COUNT(bounds)];
             if (i / COUNT(bounds) != CONTROL) refuse_shard(damage(i / COUNT(bounds), at < last ? at : last - 5));
