@@ -1,4 +1,6 @@
-/* Finite differences check every gradient of the oracle, element by element; known values its roundings and masks. */
+/* Finite differences check every gradient of the oracle, element by element. Its forward passes, masks and update are
+   those of the backend (test_ops, test_attention, test_update), which are HuggingFace's and PyTorch's (test_gpt,
+   test_generation). */
 #include <float.h>
 #include "../oracle.h"
 #include "../test.h"
@@ -145,36 +147,7 @@ static void attention_gradients(void) {
     }
 }
 
-/* ---- values known from elsewhere: the masks. Other forward passes, and the update, are those of the backend
-   (test_ops, test_update), which are HuggingFace's and PyTorch's (test_gpt). */
-
 #define NEAR(got, want) EXPECT(fabs((got) - (want)) < 1e-9, "%.12g, want %.12g", (double)(got), (double)(want))
-
-static void known_masks(void) {
-    double out[2];
-    /* Two keys, q0 = 0: the first row sees key 0 alone, the second sees scores 0 and ln 3. */
-    AttentionSpec two = { .B = 1, .Tq = 2, .Tk = 2, .NH = 1, .HS = 1, .causal = 1, .scale = 0.5f };
-    const double keys[] = {0, log(3)}, values[] = {8, 4};
-    double lse[2];
-    oracle_attention_forward(&two, out, lse, (const double[]){5, 2}, keys, values);
-    NEAR(out[0], 8);
-    NEAR(out[1], 5);
-    NEAR(lse[0], 0);
-    NEAR(lse[1], log(4));
-    two.q0 = -1;                                                /* the first row sees no key, the second sees key 0 */
-    oracle_attention_forward(&two, out, lse, (const double[]){5, 2}, keys, values);
-    NEAR(out[0], 0);
-    NEAR(out[1], 8);
-    EXPECT(lse[0] == -INFINITY, "%g", lse[0]);
-    two.causal = 0;                                             /* both see both */
-    oracle_attention_forward(&two, out, lse, (const double[]){-2, 2}, keys, values);
-    NEAR(out[0], 7);
-    NEAR(out[1], 5);
-    two = (AttentionSpec){ .B = 1, .Tq = 1, .Tk = 2, .q0 = 1, .NH = 1, .HS = 1, .causal = 1, .scale = 0.5f };
-    oracle_attention_forward(&two, out, lse, (const double[]){2}, keys, values);        /* the second row alone */
-    NEAR(out[0], 5);
-    NEAR(lse[0], log(4));
-}
 
 /* The step of bf16 is 2^-7 from 1 to 2. */
 static void roundings(void) {
@@ -198,6 +171,5 @@ int main(void) {
     RUN(gelu_gradients);
     RUN(head_gradients);
     RUN(attention_gradients);
-    RUN(known_masks);
     return test_close();
 }
