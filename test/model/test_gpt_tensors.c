@@ -8,7 +8,7 @@
 static void initial_weights(void) {
     GPTConfig config = { .L = 3, .NH = 2, .C = 64, .T = 48, .V = 1001, .deterministic = 1 };
     GPT m, again, other;
-    gpt_create(&m, config, "auto", 4, 48, EVALUATE);
+    gpt_create(&m, config, "auto", 1, 1, EVALUATE);
     gpt_create(&again, config, "auto", 1, 1, EVALUATE);
     gpt_create(&other, config, "auto", 1, 1, EVALUATE);
     gpt_init(&m, 7);
@@ -41,18 +41,6 @@ static void initial_weights(void) {
         free(value);
         free(different);
     }
-    /* Logits are sums of C products of 0.02 and a normalised number: their variance s^2 = 0.02^2 C lifts the mean loss
-       by s^2 / 2 over ln V, and N targets scatter it by s / sqrt(N). */
-    enum { N = 4 * 48 };
-    int32_t tokens[N], targets[N];
-    random_batch(tokens, N, 0, config.V);
-    random_batch(targets, N, 1, config.V);
-    double s = 0.02 * sqrt(config.C), want = log(config.V) + s * s / 2;
-    gpt_load(&m, tokens, targets);
-    evaluate_pass(&m);
-    double loss = sum_of_losses(&m) / N;
-    EXPECT(fabs(loss - want) <= 5 * s / sqrt(N), "loss %.4f, want %.4f", loss, want);
-    printf("  loss of the initial weights %.4f, ln V + s^2/2 = %.4f\n", loss, want);
     gpt_free(&m);
     gpt_free(&again);
     gpt_free(&other);
