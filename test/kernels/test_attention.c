@@ -476,20 +476,15 @@ static void load_open(void) {
     device_open((DeviceOptions){ .threads = 1 });
     on_cpu = strcmp(backend_name, "cpu") == 0;
     arena_dtype = device_refuse_dtype(BF16) ? F32 : BF16;
-    AttentionSpec s = on_cpu ? spec_of(1, 1, 256, 64) : spec_of(4, 12, 2048, 64);
+    AttentionSpec s = on_cpu ? spec_of(1, 1, 256, 64) : spec_of(1, 12, 2048, 64);
     const Attention *a = attention_pick("auto", &s);
-    Tensor t[8];
-    for (int i = 0; i < COUNT(t); i++) {
-        t[i] = tensor_of(NULL, arena_dtype, 3, s.B, s.Tq, s.NH * s.HS);
-        t[i].data = device_alloc(tensor_bytes(t[i]), "the load");
-    }
-    Tensor lse = tensor_of(device_alloc(attention_row_bytes(&s), "the load"), F32, 3, s.B, s.NH, s.Tq);
-    void *kept = device_alloc(a->kept_bytes(&s), "the load");
-    void *work = device_alloc(a->workspace_bytes(&s), "the load");
+    arena_device = device_alloc(sizeof arena_before, "the load");
+    arena_begin("load", "%d tokens", s.Tq);
+    const Operands o = place_operands(&s, PACKED);
+    const Memory memory = place_memory(a, &s);
     fcntl(load_pipe[0], F_SETFL, O_NONBLOCK);
     while (read(load_pipe[0], &byte, 1) < 0) {
-        a->forward(&s, t[0], lse, kept, t[1], t[2], t[3], work);
-        a->backward(&s, t[4], t[5], t[6], t[7], t[0], lse, kept, t[1], t[2], t[3], work);
+        run_both(a, &s, &s, o, memory);
         device_wait();
         ++*load_count;
         usleep(500);            /* a GPU is given to one process at a time: the other one needs its share */
