@@ -90,7 +90,7 @@ static void print_banner(Run *run) {
         .version = VERSION, .command = run->command, .out = run->dir.path, .data = corpus_text(&run->corpus),
         .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .device = &run->device,
         .config = &run->config, .options = run->options, .val_floor = run->corpus.val_floor,
-        .validates = run->corpus.val != NULL, .steps = s->steps, .log_every = s->log_every };
+        .steps = s->steps, .log_every = s->log_every };
     report_banner(&run->info);
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes) {
         memory_plan_print(&plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
@@ -229,9 +229,8 @@ static int finish_run(Run *run, const char *stop) {
     saver_finish(&run->saver);
     const BestLoss best = saver_best(&run->saver, run->state.val.best);
     char *early = !stop && step < s->steps ? stopped_early_text(s, out, step, &best) : NULL;
-    report_close(&run->report, run->saver.failed ? "the last checkpoint could not be written" : stop ? stop :
-                 early ? early : "done");
-    saver_close(&run->saver);
+    saver_close(&run->saver);               /* fails where the last checkpoint could not be written */
+    report_close(&run->report, stop ? stop : early ? early : "done");
     if (early) puts(early);
     free(early);
     print_outputs(&run->dir, step, &best);

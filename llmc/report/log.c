@@ -16,35 +16,27 @@
 
 /* ---- Lines that are appended */
 
-static void log_file_open(LogFile *file, const char *path) {
-    *file = (LogFile){ .path = format_string("%s", path), .fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC) };
-    REQUIRE(file->fd >= 0, "%s: cannot open to append: %s", path, strerror(errno));
-    file->lines = string_open(&file->pending, &file->pending_bytes, path);
-}
-
-int log_file_flush(LogFile *file, int sync) {
-    if (!file->path) return 0;
-    int error = 0;
+void log_file_flush(LogFile *file, int sync) {
+    if (!file->path) return;
     REQUIRE(!fflush(file->lines), "out of memory: %zu bytes of %s, which could not be written", file->pending_bytes,
             file->path);
-    while (!error && file->written_bytes < file->pending_bytes) {
+    file->error = file_has_name(file->fd, file->path) ? NULL : "it was moved or removed during the run";
+    while (!file->error && file->written_bytes < file->pending_bytes) {
         ssize_t written = write(file->fd, file->pending + file->written_bytes,
                                 file->pending_bytes - file->written_bytes);
         if (written > 0) file->written_bytes += (size_t)written;
-        else error = written ? errno : EIO;
+        else file->error = strerror(written ? errno : EIO);
     }
-    if (!error) {
-        rewind(file->lines);
-        file->written_bytes = file->pending_bytes = 0;
-        if (sync && fsync(file->fd) && errno != EINVAL) error = errno;       /* EINVAL: /dev/null */
-    }
-    return file->error = error;
+    if (file->error) return;
+    rewind(file->lines);
+    file->written_bytes = file->pending_bytes = 0;
+    if (sync && fsync(file->fd) && errno != EINVAL) file->error = strerror(errno);       /* EINVAL: /dev/null */
 }
 
 void log_file_close(LogFile *file) {
     if (!file->path) return;
-    int error = log_file_flush(file, 0);
-    REQUIRE(!error, "%s: cannot write: %s; %zu bytes are lost", file->path, strerror(error),
+    log_file_flush(file, 0);
+    REQUIRE(!file->error, "%s: cannot write: %s; %zu bytes are lost", file->path, file->error,
             file->pending_bytes - file->written_bytes);
     close(file->fd);
     fclose(file->lines);
@@ -60,7 +52,7 @@ typedef struct {
     const ResumeInfo *resume;         /* NULL = a new run */
     Path     path;
     FILE    *file;                    /* PATH.new, which replaces the old file at once and as a whole */
-    unsigned columns;                 /* of log.csv: a bit for each value of a row */
+    LogColumns columns;               /* of log.csv */
     double   seconds;                 /* of the last row that is kept */
     int      is_validated;            /* the validation of the resume's step is among the events that are kept */
 } NewFile;
@@ -75,124 +67,83 @@ static void rename_old_log(const char *path) {
     free(old);
 }
 
-/* begin writes a new file, keep what a resume needs of the old one; where it fails, the old one stays. */
-static void write_anew(NewFile *new, Path path, void (*begin)(NewFile *), void (*keep)(void *)) {
-    char why[FAIL_LENGTH], *new_path = format_string("%s.new", path.text);
+/* write gets the old file, empty where there is none or the run begins. If it fails, the old file stays. */
+static void write_anew(NewFile *new, Path path, void (*write)(NewFile *, FileMap old)) {
+    char *new_path = format_string("%s.new", path.text);
+    const int has_old = new->resume && file_exists(path.text);
+    FileMap old = has_old ? file_map(path.text) : (FileMap){ .bytes = (void *)"" };
     new->path = path;
     new->file = file_create(new_path);
-    if (!new->resume || !file_exists(path.text)) begin(new);
-    else if (fails(keep, new, why)) fail("%s; move the log away to start a new one", why);
+    write(new, old);
+    file_unmap(old);
     file_close_durably(new->file, new_path);
     file_rename(new_path, path.text);
     free(new_path);
 }
 
-static void open_log(LogFile *file, NewFile *new, Path path, void (*begin)(NewFile *), void (*keep)(void *)) {
+static void open_log(LogFile *file, NewFile *new, Path path, void (*write)(NewFile *, FileMap old)) {
     if (!new->resume) rename_old_log(path.text);
-    write_anew(new, path, begin, keep);
-    log_file_open(file, path.text);
+    write_anew(new, path, write);
+    *file = (LogFile){ .path = format_string("%s", path.text), .fd = open(path.text, O_WRONLY | O_CLOEXEC) };
+    REQUIRE(file->fd >= 0 && lseek(file->fd, 0, SEEK_END) >= 0, "%s: cannot open to append: %s", path.text,
+            strerror(errno));
+    file->lines = string_open(&file->pending, &file->pending_bytes, path.text);
 }
 
 /* ---- log.csv */
 
 static double positive(double value) { return value > 0 ? value : NAN; }
 
-/* The values of a row: the numbers and throttle. */
-enum { ROW_VALUES = LOG_NUMBERS + 1 };
-typedef struct { LogValue value[ROW_VALUES]; } RowValues;
-
-static RowValues values_of_step(const StepReport *s) {
+static void write_row(FILE *file, const LogColumns *columns, const StepReport *s) {
 #define VALUE(name, format, value) { #name, format, .number = value },
-    return (RowValues){ { LOG_COLUMNS(VALUE) { "throttle", .text = s->health.throttle } } };
-}
-
-static int is_known(const LogValue *value) { return value->format ? !isnan(value->number) : value->text != NULL; }
-
-/* A bit for each column that can have a value in this run. */
-static unsigned known_columns(const RunInfo *run) {
-    StepReport full = { .val_loss = run->validates ? 0 : NAN, .health = device_health(),
-                        .mfu = run->device->peak_flops[run->config->dtype] > 0 ? 0 : NAN };
-    DeviceHealth *h = &full.health;
-    if (h->temperature_c > 0 || h->power_w > 0 || h->clock_mhz > 0 || h->throttle)
-        *h = (DeviceHealth){ 1, 1, 1, "none", 0 };
-    const RowValues row = values_of_step(&full);
-    unsigned known = 0;
-    for (int i = 0; i < ROW_VALUES; i++) if (is_known(&row.value[i])) known |= 1u << i;
-    return known;
-}
-
-/* The values of a step, or with NULL the names of the columns. */
-static void write_row(FILE *file, unsigned columns, const StepReport *step) {
-    const RowValues row = values_of_step(step ? step : &(StepReport){0});
-    for (int i = 0; i < ROW_VALUES; i++) {
-        const LogValue *value = &row.value[i];
-        if (!(columns & 1u << i)) continue;
-        if (i > LOG_step) fputc(',', file);
-        if (!step)                 fputs(value->name, file);
-        else if (!is_known(value)) continue;
-        else if (value->format)    fprintf(file, value->format, value->number);
-        else                       fputs(value->text, file);
+    const LogValue row[LOG_VALUES] = { LOG_COLUMNS(VALUE) { "throttle", .text = s->health.throttle } };
+    for (int i = 0; i < columns->count; i++) {
+        const LogValue *value = &row[columns->place[i]];
+        if (i) fputc(',', file);
+        if (!value->format)             fputs(value->text ? value->text : "", file);
+        else if (!isnan(value->number)) fprintf(file, value->format, value->number);
     }
     fputc('\n', file);
 }
 
-static void begin_csv(NewFile *new) { write_row(new->file, new->columns, NULL); }
-
-/* Reads the names in the first line: the step first, each at most once. place: of cell n, the index of its value in a
-   row. Returns the number of cells; 0 if it is not such a list. */
-static int read_header(const FileLine *line, int place[ROW_VALUES]) {
-    const RowValues names = values_of_step(&(StepReport){0});
-    const char *at = line->text, *name;
-    int count = 0;
-    unsigned seen = 0;
-    for (size_t length; (name = file_next_cell(line, &at, &length)); seen |= 1u << place[count++]) {
-        int i = ROW_VALUES - 1;
-        while (i >= 0 && (strlen(names.value[i].name) != length || memcmp(names.value[i].name, name, length))) i--;
-        if (i < 0 || (i == LOG_step) != (count == 0) || seen & 1u << i) return 0;
-        place[count] = i;
+/* A row as it is; added: a number for its empty cell of val_loss, NaN = none. */
+static void keep_row(const NewFile *new, const FileLine *line, double added) {
+    const char *at = line->text;
+    for (int i = 0; i < new->columns.count; i++) {
+        size_t size = 0;
+        const char *cell = file_next_cell(line, &at, &size);
+        fprintf(new->file, "%s%.*s", i ? "," : "", (int)size, size ? cell : "");
+        if (!size && new->columns.place[i] == LOG_val_loss && !isnan(added)) fprintf(new->file, "%.9g", added);
     }
-    return count;
+    fputc('\n', new->file);
 }
 
-/* Keeps the rows up to the step of the resume, with the columns of the file and of this run, but not a last line
-   without a newline: it is half written. */
-static void keep_rows(void *argument) {
-    NewFile *new = argument;
-    const ResumeInfo *resume = new->resume;
-    FileMap map = file_map(new->path.text);
+/* The names of the columns, and the old rows up to the step of the resume. A new log is one without rows. */
+static void write_csv(NewFile *new, FileMap old) {
+#define HEADER(name, format, value) #name ","
+    static const char header[] = LOG_COLUMNS(HEADER) "throttle\n";
+    const int64_t last = new->resume ? new->resume->step : 0;
+    LogColumns *columns = &new->columns;
     FileLine line = {0};
-    int place[ROW_VALUES], cells = 0;
-    int64_t step = 0;           /* of the last row */
-    if (file_next_line(map, &line) && line.next[-1] == '\n') cells = read_header(&line, place);
-    REQUIRE(cells, "%s: not a log of training steps: want the names of columns in the first line, as "
-            "step,seconds,tokens,loss", new->path.text);
-    for (int i = 0; i < cells; i++) new->columns |= 1u << place[i];
-    begin_csv(new);
-    while (step < resume->step && file_next_line(map, &line) && line.next[-1] == '\n') {
-        struct { const char *text; size_t size; } cell[ROW_VALUES] = {0};
-        char val_loss[32];
-        const char *at = line.text;
-        for (int i = 0; i < cells; i++) cell[place[i]].text = file_next_cell(&line, &at, &cell[place[i]].size);
-        const double next = cell_number(cell[LOG_step].text, cell[LOG_step].size);
-        REQUIRE(next > (double)step, "%s: damaged: want a row with a step after %" PRId64 ", got %.*s",
-                new->path.text, step, line.size < 40 ? (int)line.size : 40, line.text);
-        if (next > (double)resume->step) break;
+    int64_t step = 0, rows = 0;
+    double value[LOG_VALUES], next;
+    if (!old.size) old = (FileMap){ (const unsigned char *)header, sizeof header - 1 };
+    if (log_next_line(old, &line)) *columns = log_read_columns(&line);
+    REQUIRE(columns->count && columns->place[0] == LOG_step && !log_has_column(columns, -1), "%s: not a log of "
+            "training steps: want the names of columns in the first line, as step,seconds,tokens,loss; move the log "
+            "away to start a new one", new->path.text);
+    fprintf(new->file, "%.*s\n", (int)line.size, line.text);
+    while (log_next_line(old, &line)) {
+        next = log_read_row(columns, &line, value);
+        if (!(next > (double)step && next <= (double)last)) continue;
         step = (int64_t)next;
-        new->seconds = fmax(new->seconds, cell_number(cell[LOG_seconds].text, cell[LOG_seconds].size));
-        if (!cell[LOG_val_loss].size && step == resume->step && !isnan(resume->val_loss)) {
-            cell[LOG_val_loss].text = val_loss;
-            cell[LOG_val_loss].size = (size_t)snprintf(val_loss, sizeof val_loss, "%.9g", resume->val_loss);
-        }
-        for (int i = 0; i < ROW_VALUES; i++)
-            if (new->columns & 1u << i)
-                fprintf(new->file, "%s%.*s", i > LOG_step ? "," : "", (int)cell[i].size,
-                        cell[i].size ? cell[i].text : "");
-        fputc('\n', new->file);
+        rows++;
+        new->seconds = fmax(new->seconds, value[LOG_seconds]);
+        keep_row(new, &line, step == last ? new->resume->val_loss : NAN);
     }
-    if (step < resume->step)
-        print_line(stdout, "%s: ends at step %" PRId64 ", the rows up to step %" PRId64 " are missing", new->path.text,
-                   step, resume->step);
-    file_unmap(map);
+    if (rows < last)
+        print_line(stdout, "%s: of the rows up to step %" PRId64 " %" PRId64 " are missing or damaged", new->path.text,
+                   last, last - rows);
 }
 
 /* ---- log.jsonl */
@@ -217,20 +168,20 @@ void log_event(Log *log, const char *event, int64_t step, const LogValue *values
     fputs("}\n", file);
 }
 
-static const char *time_text(char text[32]) {
+static const char *time_text(void) {
+    static char text[32];
     time_t now = time(NULL);
-    strftime(text, 32, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
     return text;
 }
 
-static void begin_events(NewFile *new) {
+static void write_run(const NewFile *new) {
     const RunInfo *run = new->run;
     const GPTConfig *c = run->config;
     FILE *file = new->file;
-    char now[32];
     fputs("{\"event\": \"run\"", file);
     write_values(file, (LogValue[]){
-        { "time", .text = time_text(now) }, { "version", .text = run->version }, { "command", .text = run->command },
+        { "time", .text = time_text() }, { "version", .text = run->version }, { "command", .text = run->command },
         { "backend", .text = backend_name }, { "device", .text = run->device->name },
         { "ranks", "%.0f", .number = comm_size }, { "zero", "%.0f", .number = comm_size > 1 },
         { "context_parallel", "%.0f", .number = c->context_parallel },
@@ -254,22 +205,23 @@ static void begin_events(NewFile *new) {
     fputs("}}\n", file);
 }
 
-/* Keeps the events up to the step of the resume and those without a step, but not a last line without a newline. */
-static void keep_events(void *argument) {
-    NewFile *new = argument;
-    const int64_t last = new->resume->step;
-    FileMap map = file_map(new->path.text);
-    for (FileLine line = {0}; file_next_line(map, &line) && line.next[-1] == '\n'; ) {
-        Json *event = json_parse_line(&line, new->path.text);
-        if (!event) continue;
-        const char *kind = json_string(event, "event");
-        const Json *step = json_find(event, "step");
-        const int64_t number = step ? json_integer(step, 0, INT64_MAX) : 0;
-        if (number <= last) fwrite(line.text, 1, (size_t)(line.next - line.text), new->file);
-        if (number == last && !strcmp(kind, "validation")) new->is_validated = 1;
-        json_free(event);
+/* The run, or the old events up to the step of the resume and those without a step. */
+static void write_events(NewFile *new, FileMap old) {
+    const int64_t last = new->resume ? new->resume->step : 0;
+    LogEvent event;
+    int damaged = 0;
+    if (!old.size) write_run(new);
+    for (FileLine line = {0}; log_next_line(old, &line); ) {
+        const int is_event = log_read_event(&line, &event);
+        REQUIRE(is_event || line.number > 1, "%s: not a log of events: want {\"event\": ...} in the first line; move "
+                "the log away to start a new one", new->path.text);
+        damaged += !is_event;
+        if (!is_event) continue;
+        if (event.step <= last) fwrite(line.text, 1, (size_t)(line.next - line.text), new->file);
+        if (event.step == last && !strcmp(event.kind, "validation")) new->is_validated = 1;
+        json_free(event.json);
     }
-    file_unmap(map);
+    if (damaged) print_line(stdout, "%s: %d damaged lines are left out", new->path.text, damaged);
 }
 
 /* ---- settings.txt, and the banner */
@@ -316,82 +268,55 @@ void log_describe(FILE *file, const RunInfo *run, int as_comments) {
     }
 }
 
-/* What follows the comments of both a new file and an old one. */
-static void end_settings(NewFile *new) {
+static void write_settings(NewFile *new, FileMap old) {
+    const RunInfo *run = new->run;
     const ResumeInfo *resume = new->resume;
-    char now[32];
-    if (resume)
-        fprintf(new->file, "# resumed at step %" PRId64 ", %s: %s%s%s\n", resume->step, time_text(now),
-                new->run->command, resume->changes ? "; changed: " : "", resume->changes ? resume->changes : "");
-    options_write(new->file, new->run->options);
-}
-
-static void begin_settings(NewFile *new) {
-    char now[32];
-    fprintf(new->file, "# %s, %s\n", new->run->version, time_text(now));
-    log_describe(new->file, new->run, 1);
-    if (!isnan(new->run->val_floor)) fprintf(new->file, "# floor: %.6f\n", new->run->val_floor);
-    fputs("# --config reads this file, for a new run; --resume reads the options of the checkpoint\n", new->file);
-    end_settings(new);
-}
-
-static void keep_comments(void *argument) {
-    NewFile *new = argument;
-    FileMap map = file_map(new->path.text);
-    for (FileLine line = {0}; file_next_line(map, &line) && line.next[-1] == '\n'; )
+    if (!old.size) {
+        fprintf(new->file, "# %s, %s\n", run->version, time_text());
+        log_describe(new->file, run, 1);
+        if (!isnan(run->val_floor)) fprintf(new->file, "# floor: %.6f\n", run->val_floor);
+        fputs("# --config reads this file, for a new run; --resume reads the options of the checkpoint\n", new->file);
+    }
+    for (FileLine line = {0}; log_next_line(old, &line); )
         if (*line.text == '#') fwrite(line.text, 1, (size_t)(line.next - line.text), new->file);
-    file_unmap(map);
-    end_settings(new);
+    if (resume)
+        fprintf(new->file, "# resumed at step %" PRId64 ", %s: %s%s%s\n", resume->step, time_text(), run->command,
+                resume->changes ? "; changed: " : "", resume->changes ? resume->changes : "");
+    options_write(new->file, run->options);
 }
 
 /* ---- All three */
 
 void log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume) {
-    NewFile new = { .run = run, .resume = resume, .columns = known_columns(run) };
-    char now[32];
-    *log = (Log){ .step = resume ? resume->step : 0 };
-    open_log(&log->csv, &new, path_of(out, "log.csv"), begin_csv, keep_rows);
-    open_log(&log->jsonl, &new, path_of(out, "log.jsonl"), begin_events, keep_events);
+    NewFile new = { .run = run, .resume = resume };
+    open_log(&log->csv, &new, path_of(out, "log.csv"), write_csv);
+    open_log(&log->jsonl, &new, path_of(out, "log.jsonl"), write_events);
     log->columns = new.columns;
     log->start_s = seconds_now() - new.seconds;
     if (resume)
         log_event(log, "resume", resume->step, (LogValue[]){
-            { "time", .text = time_text(now) }, { "command", .text = run->command },
+            { "time", .text = time_text() }, { "command", .text = run->command },
             { "changes", .text = resume->changes }, {0} });
     if (resume && !new.is_validated && !isnan(resume->val_loss))
         log_event(log, "validation", resume->step,
                   (LogValue[]){ { "val_loss", "%.9g", .number = resume->val_loss }, {0} });
-    write_anew(&new, path_of(out, "settings.txt"), begin_settings, keep_comments);
+    write_anew(&new, path_of(out, "settings.txt"), write_settings);
 }
 
 void log_step(Log *log, const StepReport *step) {
-    log->step = step->step;
-    log->row = *step;
-    if (log->csv.path) write_row(log->csv.lines, log->columns, step);
+    if (!log->csv.path) return;
+    const long at = ftell(log->csv.lines);
+    write_row(log->csv.lines, &log->columns, step);
+    log->row_bytes = ftell(log->csv.lines) - at;
 }
 
-void log_validation(Log *log, int64_t step, double val_loss) {
+void log_step_again(Log *log, const StepReport *step) {
     LogFile *csv = &log->csv;
-    if (!csv->path || log->row.step != step) return;
-    char *rows;
-    size_t size, before;
-    FILE *text = string_open(&rows, &size, csv->path);
-    write_row(text, log->columns, &log->row);
-    fflush(text);
-    before = size;
-    log->row.val_loss = val_loss;
-    write_row(text, log->columns, &log->row);
-    fclose(text);
+    if (!csv->path) return;
     fflush(csv->lines);
-    const size_t waiting = csv->pending_bytes - csv->written_bytes;
-    if (waiting >= before) {
-        fseek(csv->lines, -(long)before, SEEK_CUR);
-        fwrite(rows + before, 1, size - before, csv->lines);
-    } else if (!waiting) {                  /* a descriptor of its own: csv->fd appends */
-        const int fd = open(csv->path, O_WRONLY | O_CLOEXEC);
-        const off_t end = fd < 0 ? -1 : lseek(fd, -(off_t)before, SEEK_END);
-        if (end >= 0 && pwrite(fd, rows + before, size - before, end) < 0) csv->error = errno;
-        if (fd >= 0) close(fd);
-    }
-    free(rows);
+    const long waiting = (long)(csv->pending_bytes - csv->written_bytes);
+    if (waiting && waiting < log->row_bytes) return;        /* half of it is in the file */
+    if (waiting) fseek(csv->lines, -log->row_bytes, SEEK_CUR);
+    else         lseek(csv->fd, -log->row_bytes, SEEK_CUR);
+    log_step(log, step);
 }

@@ -15,6 +15,7 @@
 #include "../../kernels/device.h"
 #include "../model/gpt.h"
 #include "../options/options.h"
+#include "log_reader.h"
 
 /* What is known when a run starts. */
 typedef struct {
@@ -25,7 +26,6 @@ typedef struct {
     const GPTConfig  *config;
     const Option     *options;
     double      val_floor;                /* NaN = unknown */
-    int         validates;                /* there is validation data */
     int64_t     steps;                    /* of the whole run */
     int64_t     log_every;                /* steps between lines; 0 = about ten lines a minute */
 } RunInfo;
@@ -49,27 +49,6 @@ typedef struct {
     DeviceHealth health;
 } StepReport;
 
-/* The numbers of log.csv, in its order: name, printf format, value of StepReport *s. NaN = unknown: an empty cell. A
-   text comes last, throttle. %.9g identifies a float. */
-#define LOG_COLUMNS(X) \
-    X(step,          "%.0f", (double)s->step) \
-    X(seconds,       "%.3f", s->seconds) \
-    X(tokens,        "%.0f", (double)s->tokens) \
-    X(loss,          "%.9g", s->loss) \
-    X(val_loss,      "%.9g", s->val_loss) \
-    X(norm,          "%.9g", s->norm) \
-    X(lr,            "%.9g", s->learning_rate) \
-    X(ms,            "%.3f", s->ms) \
-    X(tokens_per_s,  "%.1f", s->tokens_per_second) \
-    X(comm_wait_ms,  "%.3f", comm_size > 1 ? s->comm_wait_ms : NAN) \
-    X(mfu,           "%.4f", s->mfu) \
-    X(temperature_c, "%.0f", positive(s->health.temperature_c)) \
-    X(power_w,       "%.1f", positive(s->health.power_w)) \
-    X(clock_mhz,     "%.0f", positive(s->health.clock_mhz))
-#define LOG_PLACE(name, format, value) LOG_##name,
-#define LOG_NAME(name, format, value)  #name,
-enum { LOG_COLUMNS(LOG_PLACE) LOG_NUMBERS };
-
 /* A value of a row or an event: a number with its printf format, or a text if format is NULL. Zeros end a list. */
 typedef struct { const char *name, *format; double number; const char *text; } LogValue;
 
@@ -80,32 +59,31 @@ typedef struct {
     FILE  *lines;                         /* writes to pending */
     char  *pending;
     size_t pending_bytes, written_bytes;
-    int    error;                         /* errno of the last log_file_flush; 0 = all lines are in the file */
+    const char *error;                    /* of the last log_file_flush; NULL = all lines are in the file */
 } LogFile;
 
-int  log_file_flush(LogFile *file, int sync);      /* sync: fsync as well. Returns errno, or 0 */
+/* Also an error: path names another file than the one that was opened, or none. sync: fsync as well. */
+void log_file_flush(LogFile *file, int sync);
 void log_file_close(LogFile *file);                /* fails when lines are lost */
 
 typedef struct {
     LogFile csv, jsonl;                   /* to be flushed by the caller */
-    unsigned columns;                     /* of csv: a bit for each of the table of values */
-    int64_t step;                         /* the last */
-    StepReport row;                       /* the last that was appended; .step = 0: none */
-    double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */
+    LogColumns columns;                   /* of csv */
+    long   row_bytes;                     /* of its last row */
+    double start_s;                       /* when the run began, by seconds_now; a resume leaves out the time between */
 } Log;
 
-/* out: the directory. resume NULL: new files, without columns that would always be empty; old ones become log.csv.old
-   and so on. Else each file is kept as far as resume->step and continued, log.csv with the columns that either run has;
-   the row of that step gets resume->val_loss if it has none, as a stop may have cut the validation short. A row that is
-   half written is dropped, missing rows are reported. Files are replaced atomically. Fails on a file that is not such
-   a log. */
+/* out: the directory. resume NULL: new files; old ones become log.csv.old and so on. Else each file is kept as far as
+   resume->step and continued, log.csv with the columns that it has; the row of that step gets resume->val_loss if it
+   has none, as a stop may have cut the validation short. Damaged lines are left out; they and missing rows are
+   reported. Files are replaced atomically. Fails on a file that is not such a log. */
 void   log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume);
 /* Lines with command, output, device, model, data and memory: of the banner, or comments of settings.txt. */
 void   log_describe(FILE *file, const RunInfo *run, int as_comments);
 double log_seconds(const Log *log);       /* since the run began */
 /* Append a row or an event to the lines in memory; log_file_flush writes them to disk. */
 void   log_step (Log *log, const StepReport *step);
-void   log_validation(Log *log, int64_t step, double val_loss);     /* into its row, if that is the last */
+void   log_step_again(Log *log, const StepReport *step);     /* in the place of the last row, with a val loss */
 void   log_event(Log *log, const char *event, int64_t step, const LogValue *values);
 
 #endif

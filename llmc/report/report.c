@@ -12,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINE_SECONDS = 6, SPEED_MS = 10000 };    /* between lines on no terminal; time constant of the speed */
+enum { LINE_SECONDS = 6, SPEED_MS = 10000,      /* between lines on no terminal; time constant of the speed */
+       PAGE_SECONDS = 5, PAGE_COST = 500 };
 
 /* ---- Texts */
 
@@ -36,7 +37,8 @@ void report_banner(const RunInfo *run) {
 
 /* What matters less is at the end, which a narrow terminal cuts. The first step, which allocates and warms up, has no
    time left. */
-static void print_step(Report *report, const StepReport *s, int stays) {
+static void print_step(Report *report, int stays) {
+    const StepReport *s = &report->last;
     const int is_terminal = isatty(STDOUT_FILENO), digits = snprintf(NULL, 0, "%" PRId64, report->total);
     const double seconds_left = 1e-3 * report->recent_ms / report->recent_steps * (double)(report->total - s->step);
     char *text, left[32];
@@ -58,22 +60,40 @@ static void print_step(Report *report, const StepReport *s, int stays) {
     free(text);
     if (stays || !is_terminal) end_line_in_place();
     report->printed_at_s = seconds_now();
-    report->unprinted.step = 0;
+    report->is_printed = 1;
 }
 
 /* ---- The files */
 
 static void flush_file(LogFile *file, int sync) {
-    int before = file->error, error = log_file_flush(file, sync);
-    if (error && !before)
+    const char *before = file->error;
+    log_file_flush(file, sync);
+    if (file->error && !before)
         print_line(stderr, "warning: %s: cannot write: %s; the run continues, its rows are kept in memory", file->path,
-                    strerror(error));
-    if (!error && before) print_line(stdout, "%s: written again, no row is missing", file->path);
+                   file->error);
+    if (!file->error && before) print_line(stdout, "%s: written again, no row is missing", file->path);
+}
+
+/* Formats the row of the last step, which takes 1 % of a step of d6: not between two steps. */
+static void add_row(Report *report) {
+    if (!report->is_logged) log_step(&report->log, &report->last);
+    report->is_logged = 1;
 }
 
 static void flush_files(Report *report, int sync) {
+    add_row(report);
     flush_file(&report->log.csv, sync);
     flush_file(&report->log.jsonl, sync);
+}
+
+/* If due: every 5 s, and in less than 1/500 of the time. Not into another run's directory, which has the name of this
+   one since it was moved, nor after an error of reading the logs. */
+static void update_page(Report *report) {
+    const double start = seconds_now();
+    if (!report->out || report->log.csv.error || start < report->page_due_s) return;
+    if (!report_page_write(report->out)) report->out = NULL;
+    const double now = seconds_now();
+    report->page_due_s = now + fmax(PAGE_SECONDS, PAGE_COST * (now - start));
 }
 
 static void write_event(Report *report, const char *event, int64_t step, const LogValue *values) {
@@ -83,10 +103,9 @@ static void write_event(Report *report, const char *event, int64_t step, const L
 
 /* The last event, and the page that shows it. */
 static void end_files(Report *report, const char *reason) {
-    log_event(&report->log, "end", report->log.step, (LogValue[]){ { "reason", .text = reason }, {0} });
-    log_file_flush(&report->log.csv, 0);
-    log_file_flush(&report->log.jsonl, 0);
-    report_page_close(&report->page);
+    write_event(report, "end", report->last.step, (LogValue[]){ { "reason", .text = reason }, {0} });
+    report->page_due_s = 0;
+    update_page(report);
 }
 
 /* ---- The report */
@@ -112,13 +131,14 @@ static void hook(void) {
 
 void report_open(Report *report, const char *out, const RunInfo *run, const ResumeInfo *resume) {
     double peak = run->device->peak_flops[run->config->dtype];
-    *report = (Report){ .total = run->steps, .log_every = run->log_every,
+    *report = (Report){ .total = run->steps, .log_every = run->log_every, .out = out,
+                        .last.step = resume ? resume->step : 0, .is_logged = 1, .is_printed = 1,
                         .mfu_per_speed = peak > 0 ? gpt_flops_per_token(run->config) / (peak * comm_size) : NAN };
     signal(SIGPIPE, SIG_IGN);
     device_health();         /* the first call takes longer: not in the time of the first step */
     if (out) log_open(&report->log, out, run, resume);
     flush_files(report, 0);
-    if (out) report_page_open(&report->page, out);
+    update_page(report);
     open_report = report;
     hook();
 }
@@ -126,7 +146,7 @@ void report_open(Report *report, const char *out, const RunInfo *run, const Resu
 void report_background(Report *report) {
     double now = seconds_now();
     flush_files(report, 0);
-    report_page_update(&report->page);
+    update_page(report);
     if (report->health_at_s && now - report->health_at_s < 1) return;
     report->health_at_s = now;
     report->row_health = device_health();
@@ -142,20 +162,21 @@ static void update_speed(Report *report, double ms) {
 }
 
 void report_step(Report *report, const StepReport *step) {
-    StepReport s = *step;
-    double mfu = s.tokens_per_second * report->mfu_per_speed;
-    s.seconds = log_seconds(&report->log);
-    s.mfu = mfu > 0 && isfinite(mfu) ? mfu : NAN;
-    s.health = report->row_health;
-    if (s.health.throttle) report->health = s.health;
+    StepReport *s = &report->last;
+    double mfu = step->tokens_per_second * report->mfu_per_speed;
+    add_row(report);
+    *s = *step;
+    report->is_logged = report->is_printed = 0;
+    s->seconds = log_seconds(&report->log);
+    s->mfu = mfu > 0 && isfinite(mfu) ? mfu : NAN;
+    s->health = report->row_health;
+    if (s->health.throttle) report->health = s->health;
     report->row_health = (DeviceHealth){0};
-    log_step(&report->log, &s);
-    update_speed(report, s.ms);
+    update_speed(report, s->ms);
     int is_terminal = isatty(STDOUT_FILENO), is_first = report->steps == 1;
-    int stays = s.step == report->total || (report->log_every && s.step % report->log_every == 0);
+    int stays = s->step == report->total || (report->log_every && s->step % report->log_every == 0);
     double interval = is_terminal ? 0.05 : report->log_every ? INFINITY : LINE_SECONDS;
-    if (stays || is_first || seconds_now() - report->printed_at_s >= interval) print_step(report, &s, stays);
-    else report->unprinted = s;
+    if (stays || is_first || seconds_now() - report->printed_at_s >= interval) print_step(report, stays);
 }
 
 void report_validation(Report *report, const ValidationReport *v) {
@@ -163,8 +184,11 @@ void report_validation(Report *report, const ValidationReport *v) {
     if (!isnan(v->floor)) snprintf(floor, sizeof floor, ", floor %.4f", v->floor);
     if (v->first) snprintf(part, sizeof part, ", on the first %" PRId64 " tokens", v->first);
     print_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->targets_per_byte, text),
-                floor, part);
-    log_validation(&report->log, v->step, v->loss);
+               floor, part);
+    if (report->last.step == v->step) {
+        report->last.val_loss = v->loss;
+        if (report->is_logged) log_step_again(&report->log, &report->last);      /* a save came first */
+    }
     write_event(report, "validation", v->step, (LogValue[]){
         { "val_loss", "%.9g", .number = v->loss }, { "floor", "%.6f", .number = v->floor }, {0} });
 }
@@ -176,7 +200,7 @@ void report_warning(Report *report, const char *format, ...) {
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
     print_line(stderr, "warning: %s", message);
-    write_event(report, "warning", report->log.step, (LogValue[]){ { "message", .text = message }, {0} });
+    write_event(report, "warning", report->last.step, (LogValue[]){ { "message", .text = message }, {0} });
 }
 
 void report_checkpoint(Report *report, int64_t step, const char *path, double seconds) {
@@ -210,7 +234,7 @@ void report_progress(Report *report, int64_t done, int64_t all) {
 void report_sync(Report *report) { flush_files(report, 1); }
 
 void report_close(Report *report, const char *reason) {
-    if (report->unprinted.step) print_step(report, &report->unprinted, 1);
+    if (report->last.step && !report->is_printed) print_step(report, 1);
     end_line_in_place();
     end_files(report, reason);
     open_report = NULL;

@@ -5,14 +5,16 @@
 #include "report_page.h"
 
 typedef struct {
+    const char *out;           /* where the page goes; NULL = none */
+    double     page_due_s;     /* monotonic clock */
     Log        log;            /* without --out, of zeros: no files */
-    ReportPage page;
     int64_t    total;          /* steps of the run */
     int64_t    log_every;
     double     mfu_per_speed;  /* mfu / (tokens/s); NaN = the peak of the device is unknown */
     int64_t    steps;          /* reported */
     double     recent_steps, recent_ms;    /* sums over the steps; each step counts e^(-age / 10 s) */
-    StepReport unprinted;      /* the last step; .step = 0 if its line was printed */
+    StepReport last;           /* the last step; in the beginning only its number, that of a resume or 0 */
+    int        is_logged, is_printed;      /* the last step has its row in the log, its line on the terminal */
     double     printed_at_s, progress_start_s, progress_at_s;      /* monotonic clock */
     DeviceHealth health;       /* the last known */
     DeviceHealth row_health;   /* for the next row; {0} when not asked for */

@@ -10,16 +10,8 @@ enum { PAGE_POINTS = 1000, PAGE_NOTES = 24 };       /* of a run at most: points 
    be. Fails on a file that is no such log, before anything is written. */
 void page_write(FILE *file, char *const *paths, int count);
 
-/* OUT/report.html during a run. It is replaced atomically. An error of writing it is ignored, as it holds nothing that
-   the logs do not; after an error of reading them it is no longer written. */
-typedef struct {
-    char  *path;                /* NULL = no page; the functions do nothing then */
-    struct PageRun *run;        /* what has been read so far */
-    double due_s;               /* seconds_now of the next write */
-} ReportPage;
-
-void report_page_open  (ReportPage *page, const char *out);       /* after log_open */
-void report_page_update(ReportPage *page);     /* if due: every 5 s, and so rarely that it takes < 1/500 of the time */
-void report_page_close (ReportPage *page);     /* writes it once more */
+/* OUT/report.html during a run, replaced atomically. An error of writing it is ignored, as it holds nothing that the
+   logs do not. Returns 0 when these could not be read. */
+int report_page_write(const char *out);
 
 #endif

@@ -3,7 +3,7 @@
 
 FUZZ_O    := $(patsubst %,$(BUILD)/test/fuzz/%.o,fuzz targets)
 # the calls of these go to __wrap_NAME in fuzz.c
-FUZZ_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,file_map file_unmap file_exists dir_has_file file_create file_close_durably \
+FUZZ_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,file_map file_unmap file_exists file_has_name dir_has_file file_create file_close_durably \
              file_rename glob globfree open fclose)
 
 $(BUILD)/test/fuzz/test_fuzz: $(FUZZ_O)

@@ -37,7 +37,7 @@ static ResumeInfo resume = { .val_loss = NAN };
 static inline RunInfo info_of(const char *command) {
     return (RunInfo){ .version = "train_gpt 0", .command = command, .device = &device, .config = &config,
                       .data = "input.txt", .memory = "213 MiB of 7.6 GiB free", .attention = "flash",
-                      .options = options, .val_floor = 0.5, .validates = !no_validation, .steps = steps_in_all,
+                      .options = options, .val_floor = 0.5, .steps = steps_in_all,
                       .log_every = log_every };
 }
 
@@ -66,8 +66,11 @@ static inline void run_steps(void *argument) {
         StepReport s = step_of(step);
         report.row_health = health;
         if (run->each) run->each(&report, &s);
-        if (!isnan(s.val_loss)) report_validation(&report, &(ValidationReport){ step, s.val_loss, 0.5, 1, 0 });
+        const double val_loss = s.val_loss;
+        s.val_loss = NAN;
         report_step(&report, &s);
+        if (step % 20 == 0) report_sync(&report);           /* as for a save, which comes before the validation */
+        if (!isnan(val_loss)) report_validation(&report, &(ValidationReport){ step, val_loss, 0.5, 1, 0 });
     }
     report_close(&report, "done");
 }

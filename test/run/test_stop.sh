@@ -155,15 +155,19 @@ expect "it continues" kill -0 $pid
 refuses "$dir/usr1: another train_gpt writes to this directory: wait for it" "$gpt" --resume --out "$dir/usr1"
 mv "$dir/usr1" "$dir/usr1-moved"
 mkdir "$dir/usr1"
+touch "$dir/usr1/log.csv"
 kill -USR1 $pid
 wait_for "is not saved: $dir/usr1: the directory was moved or removed" "$dir/usr1.out"
-expect "nothing is written to another directory of that name" test -z "$(ls -A "$dir/usr1")"
-rmdir "$dir/usr1"
+wait_for "$dir/usr1/log.csv: cannot write: it was moved or removed" "$dir/usr1.out"
+sleep 4                       # the page is due
+is "what is written to another directory of that name" "$(ls -A "$dir/usr1")" log.csv
+rm -r "$dir/usr1"
 mv "$dir/usr1-moved" "$dir/usr1"
 kept=$(last_step "$dir/usr1")
 kill -STOP $pid; kill -TERM $pid; kill -TERM $pid; kill -CONT $pid      # as timeout(1) does
 wait $pid
 is "exit code after the same signal twice at once" $? 75
+is "rows of the log" "$(rows_of "$dir/usr1")" "$(sed -n '$s/,.*//p' "$dir/usr1/log.csv")"
 expect "moved back, it is saved" test "$(last_step "$dir/usr1")" != "$kept"
 close_test "a second signal ends it at once; SIGUSR1 saves and continues; a moved directory is an error of the save"
 
