@@ -76,6 +76,7 @@ static void prepare_run(Run *run) {
     REQUIRE(!bytes || run->config.V == 256, "%s %d: want 256, the tokens of a text are bytes; or --tokenizer DIR",
             run->from ? format_string("%s: a vocabulary of", run->from) : "--vocab", run->config.V);
     if (s->sample_every) run->config.cache_tokens = sample_cache_tokens(&run->config, run->tokenizer, s);
+    if (run->dir.path && !comm_rank) run->config.host_bytes = saver_host_bytes(&run->config);
     batch_choose(s, &run->config, TRAIN);
     run->step.sequences = update_sequences(s, run->config.T, run->checkpoint != NULL);
     run->schedule = schedule_of(s, run->options);
@@ -93,7 +94,7 @@ static void print_banner(Run *run) {
         .steps = s->steps, .log_every = s->log_every };
     report_banner(&run->info);
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes) {
-        memory_plan_print(&plan, &run->device, run->dir.path ? saver_host_bytes(&run->config) : 0);
+        memory_plan_print(&plan, &run->device);
         recompute_plan_print(&run->config, s->attention, (int)s->batch);
     }
     if (run->resume.changes) print_line(stdout, "changed: %s", run->resume.changes);

@@ -14,6 +14,8 @@
 #include "dropout.h"
 #include "tensor.h"
 
+enum { HS_MAX = 128 };      /* of every implementation */
+
 typedef struct {
     int   B, Tq, Tk, NH, HS;
     int   q0;               /* position of query row 0 relative to key 0, may be negative: 0 in training */

@@ -5,8 +5,6 @@
 #include "tile.h"
 #include "vecmath.h"
 
-enum { HS_MAX = 128 };
-
 extern const Attention attention_flash, attention_naive;
 
 static inline const char *attention_refuse_on_cpu(const AttentionSpec *s) {

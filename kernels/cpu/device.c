@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef _OPENMP
@@ -76,13 +77,55 @@ static int proc_line(const char *path, const char *key, char *value, size_t size
     return found;
 }
 
-/* The number in a file of the control group, or otherwise where there is none ("max"). */
-static int64_t group_bytes(const char *path, int64_t otherwise) {
+static void apply_limit(DeviceInfo *info, int64_t limit, int64_t used) {
+    const int64_t left = used >= limit ? 0 : used > 0 ? limit - used : limit;
+    if (limit < info->total_bytes) info->total_bytes = limit;
+    if (left < info->free_bytes) info->free_bytes = left;
+}
+
+/* Files of a control group; the page cache counts as used, but is reclaimable. */
+typedef struct { const char *controller, *root, *limit, *used, *cache; } GroupFiles;
+static const GroupFiles group_v2 = { "", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file" };
+static const GroupFiles group_v1 = { "memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes",
+                                     "memory.usage_in_bytes", "total_inactive_file" };
+
+static int64_t group_bytes(const GroupFiles *files, const char *group, const char *name, int64_t otherwise) {
+    char path[5000];
+    long long bytes = otherwise;            /* "max" */
+    snprintf(path, sizeof path, "%s%s/%s", files->root, group, name);
     FILE *file = fopen(path, "r");
-    long long bytes;
-    if (!file || fscanf(file, "%lld", &bytes) != 1) bytes = otherwise;
+    if (file && fscanf(file, "%lld", &bytes) != 1) bytes = otherwise;
     if (file) fclose(file);
     return bytes;
+}
+
+/* The limits of this process' group and of those above it. A line of the file is "NUMBER:CONTROLLERS:GROUP". */
+static void apply_group_limits(DeviceInfo *info) {
+    FILE *file = fopen("/proc/self/cgroup", "r");
+    for (char line[4400], stat[5000], text[128]; file && fgets(line, sizeof line, file); ) {
+        char *controllers = strchr(line, ':'), *group = controllers ? strchr(++controllers, ':') : NULL;
+        const GroupFiles *files = group == controllers ? &group_v2 : &group_v1;
+        if (!group || !strstr(controllers, files->controller)) continue;
+        *strchr(++group, '\n') = 0;
+        for (char *end = strchr(group, 0); end; end = strrchr(group, '/')) {       /* the last one is "", the root */
+            *end = 0;
+            int64_t used = group_bytes(files, group, files->used, 0);
+            snprintf(stat, sizeof stat, "%s%s/memory.stat", files->root, group);
+            if (proc_line(stat, files->cache, text, sizeof text)) used -= atoll(text);
+            apply_limit(info, group_bytes(files, group, files->limit, INT64_MAX), used);
+        }
+    }
+    if (file) fclose(file);
+}
+
+/* ulimit -v and -d */
+static void apply_process_limits(DeviceInfo *info) {
+    struct rlimit limit;
+    char text[128];
+    for (int is_data = 0; is_data < 2; is_data++)
+        if (!getrlimit(is_data ? RLIMIT_DATA : RLIMIT_AS, &limit) && limit.rlim_cur <= INT64_MAX &&
+            proc_line("/proc/self/status", is_data ? "VmData" : "VmSize", text, sizeof text))
+            apply_limit(info, (int64_t)limit.rlim_cur, atoll(text) * 1024);
 }
 
 DeviceInfo device_info(void) {
@@ -94,15 +137,8 @@ DeviceInfo device_info(void) {
     info.total_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     info.free_bytes = info.total_bytes;
     if (proc_line("/proc/meminfo", "MemAvailable", text, sizeof text)) info.free_bytes = atoll(text) * 1024;
-    int64_t limit = group_bytes("/sys/fs/cgroup/memory.max", info.total_bytes);      /* container's limit */
-    if (limit < info.total_bytes) {
-        int64_t used = group_bytes("/sys/fs/cgroup/memory.current", 0);
-        /* the page cache counts as used, but is reclaimable */
-        if (proc_line("/sys/fs/cgroup/memory.stat", "inactive_file", text, sizeof text)) used -= atoll(text);
-        int64_t left = used < 0 ? limit : used < limit ? limit - used : 0;
-        info.total_bytes = limit;
-        if (left < info.free_bytes) info.free_bytes = left;
-    }
+    apply_group_limits(&info);
+    apply_process_limits(&info);
     return info;
 }
 

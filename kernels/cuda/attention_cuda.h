@@ -6,8 +6,6 @@ extern "C" {
 #endif
 #include "../attention.h"
 
-enum { HS_MAX = 128 };
-
 extern const Attention attention_flash_sm90, attention_decode, attention_flash_sm80, attention_flash_f32;
 extern const Attention attention_naive;
 

@@ -134,35 +134,40 @@ static void check_field(int i, const Json *got, const GPTConfig *c, const char *
     fail("%s: \"%s\" is %.80s, want %s as in the tensors of %s", got->where, got->key, had, want, weights);
 }
 
+/* Checks config.json against the sizes of the tensors, and reads the number of heads and whether the head is tied. */
+static void read_config(GPTConfig *c, const char *path, const char *weights) {
+    Json *json = json_open(path);
+    json_member(json, "model_type", JSON_STRING);
+    for (int i = 0; i < FIELDS; i++) {
+        const Json *got = fields[i].value ? json_find(json, fields[i].key) : json_member(json, fields[i].key, JSON_ANY);
+        if (got) check_field(i, got, c, weights);
+    }
+    c->NH = (int)json_integer(json_member(json, "n_head", JSON_ANY), 1, c->C);
+    const Json *inner = json_find(json, "n_inner"), *tie = json_find(json, "tie_word_embeddings");
+    if (inner && inner->type != JSON_NULL) json_integer(inner, 4 * c->C, 4 * c->C);
+    if (tie && tie->type != JSON_TRUE && tie->type != JSON_FALSE) json_refuse(tie, "true or false");
+    if (c->untied && (!tie || tie->type == JSON_TRUE))
+        print_line(stdout, "%s: ties the head, but lm_head.weight differs from wte: the head is trained untied", path);
+    c->untied |= tie && tie->type == JSON_FALSE;
+    json_free(json);
+}
+
+static void check_sizes(void *config) { gpt_check(config); }
+
 GPTConfig checkpoint_config(const char *checkpoint) {
-    Path path = path_of(checkpoint, CONFIG), weights = model_path(checkpoint);
+    const Path path = path_of(checkpoint, CONFIG), weights = model_path(checkpoint);
     GPTConfig c = weights_config(weights.text);
+    char why[FAIL_LENGTH];
     c.save_dtype = F32;
-    if (!file_exists(path.text)) {
+    if (file_exists(path.text)) {
+        read_config(&c, path.text, weights.text);
+    } else {
         REQUIRE(c.C % 64 == 0, "%s: missing: want it for %d channels, which heads of 64 do not divide", path.text, c.C);
         c.NH = c.C / 64;
         print_line(stdout, "%s: missing: layers %d, channels %d, context %d, vocabulary %d by the shapes of tensors; "
                    "%d heads, as GPT-2 has heads of 64 channels", path.text, c.L, c.C, c.T, c.V, c.NH);
-        gpt_check(&c);
-        return c;
     }
-    Json *json = json_open(path.text);
-    json_member(json, "model_type", JSON_STRING);
-    for (int i = 0; i < FIELDS; i++) {
-        const Json *got = fields[i].value ? json_find(json, fields[i].key) : json_member(json, fields[i].key, JSON_ANY);
-        if (got) check_field(i, got, &c, weights.text);
-    }
-    c.NH = (int)json_integer(json_member(json, "n_head", JSON_ANY), 1, c.C);
-    const Json *inner = json_find(json, "n_inner"), *tie = json_find(json, "tie_word_embeddings");
-    if (inner && inner->type != JSON_NULL) json_integer(inner, 4 * c.C, 4 * c.C);
-    if (tie && tie->type != JSON_TRUE && tie->type != JSON_FALSE) json_refuse(tie, "true or false");
-    if (c.untied && (!tie || tie->type == JSON_TRUE))
-        print_line(stdout, "%s: ties the head, but lm_head.weight differs from wte: the head is trained untied",
-                   path.text);
-    c.untied |= tie && tie->type == JSON_FALSE;
-    json_free(json);
-    REQUIRE(c.C % c.NH == 0, "%s: \"n_embd\" is %d, want a multiple of \"n_head\", %d", path.text, c.C, c.NH);
-    gpt_check(&c);
+    if (fails(check_sizes, &c, why)) fail("%s: %s", path.text, why);
     return c;
 }
 

@@ -8,6 +8,7 @@
 #include "../base/files.h"
 #include "../base/terminal.h"
 #include "../ranks/ranks.h"
+#include "../train/schedule.h"
 
 static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
 
@@ -81,6 +82,12 @@ char *resume_adopt_options(Option *table, const Json *json) {
     return NULL;
 }
 
+/* Whether the checkpoint was made with another value of the option. */
+static int is_changed(const Json *settings, Option *table, const char *name) {
+    char now[256];
+    return strcmp(json_string(settings, name), option_text(options_find(table, name), now)) != 0;
+}
+
 Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     REQUIRE(s->out || !s->data || file_exists(s->data) || strpbrk(s->data, "*?["),
             "--resume %s: no such directory or file: want the directory of a run, such as runs/book", s->data);
@@ -95,13 +102,17 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     r.changes = resume_adopt_options(table, r.json);
     REQUIRE(r.state.step <= s->steps, "--steps %lld: %s has more: want --steps N above that, to train longer",
             (long long)s->steps, r.checkpoint);
+    const Json *settings = json_find(r.json, "settings");
+    if (is_changed(settings, table, "steps") && !is_changed(settings, table, "lr")) {
+        const Schedule now = schedule_of(s, table);
+        Settings shorter = *s;
+        shorter.steps = strtoll(json_string(settings, "steps"), NULL, 10);
+        const Schedule before = schedule_of(&shorter, table);
+        r.changes = format_string("%s; the learning rate goes from %.1e to %.1e", r.changes,
+                                  schedule_learning_rate(&before, r.state.step - 1),
+                                  schedule_learning_rate(&now, r.state.step));
+    }
     return r;
-}
-
-/* Whether the checkpoint was made with another value of the option. */
-static int is_changed(const Json *settings, Option *table, const char *name) {
-    char now[256];
-    return strcmp(json_string(settings, name), option_text(options_find(table, name), now)) != 0;
 }
 
 void resume_require_same_data(const Resume *r, const Corpus *corpus, Option *table, int is_default_out) {

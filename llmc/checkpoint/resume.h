@@ -11,7 +11,7 @@ typedef struct {
     char       *checkpoint;     /* NULL = none yet: the run starts; job scripts may always pass --resume */
     Json       *json;           /* not freed: text options point into it */
     TrainState  state;
-    char       *changes;        /* options with another value: "--steps 200 -> 300, --lr 1e-3 -> 5e-4"; NULL = none */
+    char       *changes;        /* options with another value: "--lr 1e-3 -> 5e-4, --seed 1 -> 2"; NULL = none */
 } Resume;
 
 /* Chooses the run directory, verifies its newest checkpoint, and adopts its options. Fails if there are only incomplete

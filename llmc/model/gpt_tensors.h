@@ -31,6 +31,7 @@ typedef struct {
     float dropout;      /* in training steps, rate (kernels/dropout.h): of the embedding, the attention's P, and what
                            attention and MLP add to the residual stream; 0 = none */
     uint64_t dropout_seed;
+    size_t host_bytes;  /* of host memory for the copy from which checkpoints are written; 0: none are */
 } GPTConfig;
 
 /*      field    name                             shape         in the file  initial value  decay */

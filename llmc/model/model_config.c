@@ -90,7 +90,8 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
         plan.optimizer = 2 * plan.gradients / shards;       /* the moments m and v */
         if (shards > 1) plan.gradients += gpt_scratch_bytes(config);
     }
-    plan.total = plan.parameters + plan.gradients + plan.optimizer + acts;
+    if (purpose == TRAIN) plan.checkpoint = config->host_bytes;
+    plan.total = plan.parameters + plan.gradients + plan.optimizer + acts + (device_count() ? 0 : plan.checkpoint);
     return plan;
 }
 
@@ -100,7 +101,7 @@ char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device) {
                          bytes_text((double)device->free_bytes, free_text));
 }
 
-void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t host_bytes) {
+void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device) {
     const struct { const char *what; size_t bytes; } rows[] = {
         { "parameters", plan->parameters }, { "gradients", plan->gradients }, { "optimizer (AdamW)", plan->optimizer },
         { "activations", plan->activations }, { "workspace", plan->workspace }, { "total", plan->total },
@@ -111,7 +112,9 @@ void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t 
         printf("  %-18s %12s\n", rows[i].what, bytes_text((double)rows[i].bytes, text));
     printf("  %-18s %12s of %s\n", "free", bytes_text((double)device->free_bytes, text),
            bytes_text((double)device->total_bytes, total));
-    if (host_bytes) printf("  %-18s %12s of host memory\n", "checkpoint", bytes_text((double)host_bytes, text));
+    if (plan->checkpoint)
+        printf("  %-18s %12s of host memory%s\n", "checkpoint", bytes_text((double)plan->checkpoint, text),
+               device_count() ? "" : ", counted above");
 }
 
 void recompute_plan_print(const GPTConfig *config, const char *attention, int B) {

@@ -17,6 +17,7 @@ void model_require_same(const GPTConfig *config, const Settings *settings, const
 
 typedef struct {
     size_t parameters, gradients, optimizer, activations, workspace;   /* bytes on the device */
+    size_t checkpoint;          /* bytes on the host: part of the total where the device is the host */
     size_t total;
     const char *attention;      /* "flash", ...: what "auto" resolves to */
 } MemoryPlan;
@@ -31,8 +32,7 @@ MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int
 /* Its total and what is free, a new string: "213 MiB of 7.60 GiB free". */
 char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device);
 
-/* Prints every part. host_bytes: size of the host copy from which checkpoints are written, 0 = none. */
-void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device, size_t host_bytes);
+void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device);     /* every part */
 
 /* Every level of --recompute with its total and its cost. */
 void recompute_plan_print(const GPTConfig *config, const char *attention, int B);

@@ -35,7 +35,7 @@ int use_checkpoint(Settings *s, Option *options) {
     MemoryPlan plan = memory_plan_check(&config, s->attention, B, purpose);
     if (s->dry_run) {
         DeviceInfo device = device_info();
-        memory_plan_print(&plan, &device, 0);
+        memory_plan_print(&plan, &device);
         return stdio_flush();
     }
     gpt_create(&gpt, config, s->attention, B, config.T, purpose);

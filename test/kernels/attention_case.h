@@ -6,7 +6,7 @@
 #include "../../kernels/update.h"
 #include "arena.h"
 
-enum { IMPLEMENTATIONS_MAX = 16, HS_MAX = 128, T_MAX = 4352, FEW = 256, DRAWS_MAX = 200, FIRST_ROWS = 64 };
+enum { IMPLEMENTATIONS_MAX = 16, T_MAX = 4352, FEW = 256, DRAWS_MAX = 200, FIRST_ROWS = 64 };
 enum { OUT, DQ, DK, DV, OUTPUTS };
 static const char *const output_name[] = { "out", "dq", "dk", "dv" };
 static int on_cpu;

@@ -17,7 +17,7 @@ taken() {
 if [ "$cuda" ]; then options="--model d12 --dtype bf16 --vocab 256 --context 1024 --batch 16 --steps 60" slack=524288
 else                 options="--model d4 --context 256 --batch 24 --steps 1" slack=65536
 fi
-options="--data $dir/text/train.txt --val-fraction 0 --out none $options"
+options="--data $dir/text/train.txt --val-fraction 0 --out $dir/run $options"      # with copies for checkpoints
 expect "plan" "$gpt" $options --dry-run
 cp "$dir/expect.out" "$dir/plan.out"
 "$gpt" $options > /dev/null 2>&1 &
@@ -36,6 +36,34 @@ else
     expect "planned $planned KiB, took $peak" \
         awk "BEGIN { d = $peak - $planned; if (d < 0) d = -d; exit !(d < 0.05 * $planned + $slack) }"
     close_test "$name (planned $((planned / 1024)) MiB, took $((peak / 1024)))"
+fi
+
+# ---- Limits of control groups, v2 and v1: the process' own group and those above it; and of the process
+grouped() {       # grouped "FREE of TOTAL" LINE FILE TEXT...: a plan where LINE is /proc/self/cgroup
+    want=$1 line=$2; shift 2
+    unshare -rm sh -c '
+        line=$1 gpt=$2 options=$3; shift 3
+        mount -t tmpfs none /sys/fs/cgroup && echo "$line" > /sys/fs/cgroup/line &&
+            mount --bind /sys/fs/cgroup/line /proc/$$/cgroup || exit 1
+        while [ $# -gt 0 ]; do
+            mkdir -p "/sys/fs/cgroup/${1%/*}"
+            echo "$2" > "/sys/fs/cgroup/$1"
+            shift 2
+        done
+        exec "$gpt" $options --dry-run' sh "$line" "$gpt" "$text --batch 1" "$@" > "$dir/group.out" 2>&1
+    is "free memory in $line" "$(sed -n 's/^  free *//p' "$dir/group.out")" "$want"
+}
+name="limits of memory" text="--data $dir/text/train.txt --val-fraction 0 --model d4 --context 256"
+if [ "$cuda" ] || ! unshare -rm sh -c 'mount --bind /proc/self/status /proc/$$/cgroup' 2> /dev/null; then
+    skip_test "$name" "for the CPU, where files can be mounted"
+else
+    grouped "600 MiB of 700 MiB" 0::/a/b a/b/memory.max 734003200 a/b/memory.current 104857600
+    grouped "500 MiB of 600 MiB" 0::/a/b a/b/memory.max max a/memory.max 629145600 a/memory.current 209715200 \
+        a/memory.stat "inactive_file 104857600"
+    grouped "400 MiB of 400 MiB" 4:cpu,memory:/a memory/a/memory.limit_in_bytes 419430400 memory/memory.stat ""
+    grouped "300 MiB of 300 MiB" 4:memory:/elsewhere memory/memory.limit_in_bytes 314572800
+    (ulimit -v 400000; refuses " MiB are free; " "$gpt" $text --batch 24; exit $bad) || bad=1
+    close_test "$name"
 fi
 
 close_tests
