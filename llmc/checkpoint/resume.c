@@ -13,7 +13,8 @@
 static void verify(void *checkpoint) { checkpoint_verify(checkpoint, 1); }
 
 static char *find_checkpoint(const char *out, const char *data) {
-    char *checkpoint = run_dir_latest(out, NULL), *newest = run_dir_newest(out), why[FAIL_LENGTH];
+    char *checkpoint = run_dir_find(out, TO_RESUME, NULL), *newest = run_dir_find(out, ANY_FILES, NULL);
+    char why[FAIL_LENGTH];
     const char *missing = newest ? checkpoint_missing_file(newest, 1) : NULL;
     REQUIRE(newest || !checkpoint_has_model(out), "--resume %s: this is a checkpoint: want the directory of its run, "
             "which continues from the newest", out);
@@ -23,7 +24,7 @@ static char *find_checkpoint(const char *out, const char *data) {
     if (missing) print_line(stdout, "--resume: %s has no %s and is ignored", newest, missing);
     free(newest);
     if (!checkpoint || !fails(verify, checkpoint, why)) return checkpoint;
-    char *earlier = run_dir_latest(out, checkpoint);
+    char *earlier = run_dir_find(out, TO_RESUME, checkpoint);
     if (earlier) fail("%s; move %s out of %s: --resume then continues from %s", why, checkpoint, out, earlier);
     fail("%s; restore it from a copy: %s has no earlier checkpoint, and without one --resume starts over from step 0",
          why, out);
@@ -94,6 +95,7 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     if (!s->out && s->data) refuse_file_of_run(s->data);
     REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
     *dir = run_dir_choose(s->out, s->data, 1, s->dry_run || comm_rank);
+    ranks_sum(&(double){0}, 1);             /* rank 0 may have restored a checkpoint */
     REQUIRE(dir->path, "--resume --out none: want the directory of a run");
     Resume r = { .checkpoint = find_checkpoint(dir->path, s->data) };
     if (!r.checkpoint) return r;
@@ -154,10 +156,11 @@ void resume_check_best(Resume *r, const Corpus *corpus, Option *table) {
 void resume_load(const Resume *r, GPT *model, Optimizer *optimizer) {
     const TrainState *s = &r->state;
     const char *number = strrchr(r->checkpoint, '-');
+    const int64_t T = model->config.T;
     REQUIRE(number && s->step == strtoll(number + 1, NULL, 10), "%s/state.json: step is %lld, the directory's name has "
             "another one", r->checkpoint, (long long)s->step);
     REQUIRE((uint64_t)s->step <= s->sequences_seen && s->optimizer_step <= s->step && s->val_step <= s->step &&
-            (uint64_t)(s->tokens - 1) / (uint64_t)model->config.T < s->sequences_seen && s->val.best.step <= s->step,
+            (s->tokens + T - 1) / T <= (int64_t)s->sequences_seen && s->val.best.step <= s->step,
             "%s/state.json: step, sequences_seen, tokens, optimizer_step, val_step and best contradict each other",
             r->checkpoint);
     ranks_require_same((uint64_t)s->step, "the step of the checkpoint");

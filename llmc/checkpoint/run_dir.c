@@ -14,8 +14,6 @@
 
 /* ---- Finding checkpoints */
 
-typedef enum { ANY, TO_LOAD, TO_RESUME } Need;
-
 static const char OLD[] = ".old";
 
 static Path step_path(const char *out, int64_t step, const char *tail) {
@@ -41,8 +39,8 @@ static int64_t highest_step(const char *out, const char *tail, Need need, int64_
         int64_t step = step_of(entry->d_name, tail);
         if (step <= highest || step >= before) continue;
         Path path = step_path(out, step, tail);
-        int has_all = need == ANY ? file_is_dir(path.text) : !checkpoint_missing_file(path.text, need == TO_RESUME);
-        if (has_all) highest = step;
+        if (need == ANY_FILES ? file_is_dir(path.text) : !checkpoint_missing_file(path.text, need == TO_RESUME))
+            highest = step;
     }
     int error = errno;
     closedir(directory);
@@ -50,23 +48,16 @@ static int64_t highest_step(const char *out, const char *tail, Need need, int64_
     return highest;
 }
 
-static char *newest(const char *out, Need need, int64_t before) {
-    const int64_t step = highest_step(out, "", need, before);
+char *run_dir_find(const char *out, Need need, const char *before) {
+    const int64_t step = highest_step(out, "", need, before ? step_of(strrchr(before, '/') + 1, "") : INT64_MAX);
     return step < 0 ? NULL : format_string("%s", step_path(out, step, "").text);
 }
 
-char *run_dir_latest(const char *out, const char *before) {
-    return newest(out, TO_RESUME, before ? step_of(strrchr(before, '/') + 1, "") : INT64_MAX);
-}
-
-char *run_dir_newest(const char *out) { return newest(out, ANY, INT64_MAX); }
-
-/* What a kill or a failure has left of file_exchange. */
-static void complete_exchanges(const RunDir *dir) {
-    for (int64_t step = INT64_MAX; (step = highest_step(dir->path, OLD, ANY, step)) >= 0; ) {
-        const Path path = step_path(dir->path, step, ""), old = step_path(dir->path, step, OLD);
-        if (file_is_dir(path.text)) checkpoint_remove(old.text);
-        else                        file_rename(old.text, path.text);
+/* Undoes a file_exchange that was not completed. A step-N.old beside step-N may be a copy of the user. */
+static void restore_old(const RunDir *dir) {
+    for (int64_t step = INT64_MAX; (step = highest_step(dir->path, OLD, ANY_FILES, step)) >= 0; ) {
+        const Path path = step_path(dir->path, step, "");
+        if (!file_is_dir(path.text)) file_rename(step_path(dir->path, step, OLD).text, path.text);
     }
 }
 
@@ -94,12 +85,12 @@ static void lock(RunDir *dir) {
     char host[256] = "";
     gethostname(host, sizeof host - 1);
     dir->partial = lock.is_locked ? ".partial" : format_string(".partial-%s-%d", host, (int)getpid());
-    complete_exchanges(dir);
+    restore_old(dir);
 }
 
 /* The newest step of a run in the directory, else its log: a new string. NULL = there is no run. */
 static char *find_run(const char *path) {
-    char *step = run_dir_newest(path);
+    char *step = run_dir_find(path, ANY_FILES, NULL);
     return step || !file_exists(path_of(path, "log.csv").text) ? step : format_string("%s/log.csv", path);
 }
 
@@ -227,7 +218,7 @@ static void remove_partials(const RunDir *dir) {
 void run_dir_clean(const RunDir *dir, const Pruning *p) {
     int64_t kept = 0;
     require_unmoved(dir);
-    complete_exchanges(dir);
+    restore_old(dir);
     remove_partials(dir);
     if (p->outdated && !checkpoint_missing_file(step_path(dir->path, p->outdated, "").text, 1) &&
         !has_other_files(dir, p->outdated)) remove_step(dir, p, p->outdated);
@@ -249,7 +240,7 @@ static char *find_model(const char *path) {
     REQUIRE(fnmatch("*step-[0-9]*.partial*", dir, 0), "%s: is a checkpoint that was not finished: use an earlier one",
             path);
     if (checkpoint_has_model(dir)) return dir;
-    char *step = newest(dir, TO_LOAD, INT64_MAX), *last = run_dir_newest(dir);
+    char *step = run_dir_find(dir, TO_LOAD, NULL), *last = run_dir_find(dir, ANY_FILES, NULL);
     REQUIRE(step, "%s: holds no checkpoint, want config.json and model.safetensors (instead of pytorch_model.bin: save "
             "with safe_serialization=True), or directories like step-00001000", path);
     const char *missing = checkpoint_missing_file(last, 0);

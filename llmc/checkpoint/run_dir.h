@@ -46,10 +46,10 @@ typedef struct { int64_t last, newest, best, outdated; } Pruning;
    step-N.partial before it is removed. */
 void run_dir_clean(const RunDir *dir, const Pruning *pruning);
 
-/* New strings, NULL = none: the newest checkpoint that has all files a resume needs, older than the checkpoint `before`
-   unless that is NULL; and the newest step directory, complete or not. */
-char *run_dir_latest(const char *out, const char *before);
-char *run_dir_newest(const char *out);
+/* The newest checkpoint with the files that are needed, older than the checkpoint `before` unless that is NULL: a new
+   string; NULL = none. */
+typedef enum { ANY_FILES, TO_LOAD, TO_RESUME } Need;
+char *run_dir_find(const char *out, Need need, const char *before);
 
 /* Directory (a new string) of a CHECKPOINT argument: a directory with a model, a run directory, or a path of
    model.safetensors or model.safetensors.index.json. Of a run: its newest model, and incomplete newer ones are reported

@@ -19,7 +19,7 @@ void report_skipped_step(Saver *saver, const Settings *s, const TrainState *befo
     if (saver->state.step != before->step) saver_save(saver, before);
     ranks_leave_to_first();
     saver_finish(saver);
-    char *last = saver->dir ? run_dir_latest(saver->dir->path, NULL) : NULL;
+    char *last = saver->dir ? run_dir_find(saver->dir->path, TO_RESUME, NULL) : NULL;
     REQUIRE(!skip, "%s. %d such steps without an update between them. Last good checkpoint: %s. A lower --lr or --clip "
             "may help", text, NONFINITE_STEPS_MAX, last ? last : "none");
     fail("%s. Last good checkpoint: %s. A lower --lr or --clip may help%s", text, last ? last : "none",

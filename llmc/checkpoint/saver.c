@@ -195,7 +195,7 @@ void saver_close(Saver *s) {
     const char *out = s->dir->path;
     REQUIRE(!s->failed || file_has_name(s->dir->lock, out), "%s was moved or removed, and the last checkpoint was not "
             "written: move it back; --resume %s then continues from its newest checkpoint", out, shell_word(out));
-    char *latest = s->failed ? run_dir_latest(out, NULL) : NULL;
+    char *latest = s->failed ? run_dir_find(out, TO_RESUME, NULL) : NULL;
     REQUIRE(!s->failed || latest, "the last checkpoint could not be written (see above), and there is no other: "
             "correct the cause, remove the directory %s, and start again", out);
     REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause; --resume %s "

@@ -6,7 +6,7 @@
 
 /* DIR of --tokenizer has tokenizer files, or is a run directory: then those of its newest model. */
 static Tokenizer open_tokenizer(const char *dir) {
-    char *newest = bpe_has_files(dir) ? NULL : run_dir_newest(dir);
+    char *newest = bpe_has_files(dir) ? NULL : run_dir_find(dir, ANY_FILES, NULL);
     char *resolved = newest ? run_dir_resolve(dir, NULL) : NULL;
     Tokenizer tokenizer = tokenizer_open(resolved ? resolved : dir);
     free(resolved);

@@ -165,7 +165,7 @@ static const Damage bad_indexes[] = {
     { INDEX, SHARD, "``", read_model, "is ``, want a file beside" },
     { INDEX, SHARD, "`config.json`", read_model, "is `config.json`, want a file beside" },
     { INDEX, SHARD, "`model-00009-of-00003.safetensors`", read_model,
-      "model-00009-of-00003.safetensors`, want a file beside" },
+      "model-00009-of-00003.safetensors: cannot open: No such file" },
     { INDEX, SHARD, "`model-00003-of-00003.safetensors`", read_model, "want model-00003-of-00003.safetensors" },
     { INDEX, SHARD, "5", read_model, "is 5, want a file beside" },
     { INDEX, SHARD, "null", read_model, "is null, want a file beside" },
@@ -359,7 +359,7 @@ static void too_large_for_bf16_is_refused(void) {
     device_upload(large.model.master.lnfw.data, &max, sizeof max);
     char *out = IN_SCRATCH("large");
     save_fails("transformer.ln_f.weight holds a number that BF16 rounds to infinity", out, &large);
-    char *none = run_dir_latest(out, NULL);
+    char *none = run_dir_find(out, TO_RESUME, NULL);
     EXPECT(!none, "%s is there", none);
     trainer_free(&large);
 }

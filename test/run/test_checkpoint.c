@@ -36,7 +36,7 @@ static void test_checkpoint_round_trip(void) {
         }
         want.optimizer_step = trainer.optimizer.step = i + 1;
         EXPECT(!*save_state(out, &trainer, &want), "step %d", i);
-        char *dir = run_dir_latest(out, NULL);
+        char *dir = run_dir_find(out, TO_RESUME, NULL);
         EXPECT(dir && !strncmp(dir, out, strlen(out)), "found %s", dir);
         GPTConfig config = checkpoint_config(dir);
         EXPECT(!memcmp(&config, &trainer.model.config, offsetof(GPTConfig, dropout)), "config");
@@ -139,6 +139,7 @@ static const Damage damage[] = {
     { "state.json", "`step`: 3", "`step`: -1", load_state, "state.json: `step` is -1" },
     { "state.json", "`sequences_seen`: 9", "`sequences_seen`: 9.5", load_state, "`sequences_seen` is 9.5" },
     { "state.json", "`tokens`: 63", "`token`: 63", load_state, "`tokens` is missing" },
+    { "state.json", "`tokens`: 63", "`tokens`: 9223372036854775807", load_state, "`tokens` is 9223372036854775807" },
     { "state.json", "`val_loss`: 0.5", "`val_loss`: `0.5`", load_state, "`val_loss` is `0.5`, want a number" },
     { "state.json", "`val_loss`", "`loss`", load_state, "`val_loss` is missing" },
     { "state.json", "`val_step`: 3", "`val_step`: -2", load_state, "`val_step` is -2" },
@@ -240,16 +241,16 @@ static void expect_found(char *got, const char *want) {
 static void test_finding(void) {
     char *out = IN_SCRATCH("found"), *s2 = IN_SCRATCH("found/step-00000002"), *s10 = IN_SCRATCH("found/step-00000010");
     char *big = IN_SCRATCH("found/step-123456789");
-    expect_found(run_dir_latest(out, NULL), NULL);
+    expect_found(run_dir_find(out, TO_RESUME, NULL), NULL);
     expect_fails("found: no such file or directory", resolve, out);
     directory_make(out);
-    expect_found(run_dir_latest(out, NULL), NULL);
+    expect_found(run_dir_find(out, TO_RESUME, NULL), NULL);
     expect_fails("holds no checkpoint, want config.json and model.safetensors", resolve, out);
     save_step(out, &trainer, 2);
     save_step(out, &trainer, 10);
-    expect_found(run_dir_latest(out, NULL), s10);
-    expect_found(run_dir_latest(out, s10), s2);
-    expect_found(run_dir_latest(out, s2), NULL);
+    expect_found(run_dir_find(out, TO_RESUME, NULL), s10);
+    expect_found(run_dir_find(out, TO_RESUME, s10), s2);
+    expect_found(run_dir_find(out, TO_RESUME, s2), NULL);
     expect_found(run_dir_resolve(out, NULL), s10);
     expect_found(run_dir_resolve(s2, NULL), s2);
     expect_found(run_dir_resolve(IN_SCRATCH("found/step-00000002//"), NULL), s2);
@@ -263,16 +264,16 @@ static void test_finding(void) {
     for (int i = 0; i < COUNT(names); i++) {
         char *named = IN_SCRATCH("found/%s", names[i]);
         EXPECT(rename(s2, named) == 0, "%s", named);
-        expect_found(run_dir_latest(out, NULL), s10);
+        expect_found(run_dir_find(out, TO_RESUME, NULL), s10);
         expect_found(run_dir_resolve(out, NULL), s10);
         if (i == 0) expect_fails("is a checkpoint that was not finished", resolve, named);
         EXPECT(rename(named, s2) == 0, "%s", named);
     }
     save_step(out, &trainer, 123456789);
-    expect_found(run_dir_latest(out, NULL), big);
+    expect_found(run_dir_find(out, TO_RESUME, NULL), big);
     unlink(IN_SCRATCH("found/step-123456789/state.json"));
-    expect_found(run_dir_latest(out, NULL), s10);       /* incomplete for a resume */
-    expect_found(run_dir_newest(out), big);
+    expect_found(run_dir_find(out, TO_RESUME, NULL), s10);       /* incomplete for a resume */
+    expect_found(run_dir_find(out, ANY_FILES, NULL), big);
     expect_found(run_dir_resolve(out, NULL), big);      /* complete for sampling */
     unlink(IN_SCRATCH("found/step-123456789/config.json"));
     expect_found(run_dir_resolve(out, NULL), s10);

@@ -206,8 +206,32 @@ else
         is "$n: the best" "$(readlink "$dir/f/best")" "$(readlink "$dir/second/best")"
         killed=$((killed + 1)) n=$((n + stride))
     done
-    unset FAULT_REFUSE FAULT_PATH FAULT_CALLS
     close_test "a step that is saved again is never lost ($killed kills)"
+
+    # ---- Two runs in one directory without locks: neither removes what the other writes
+    run="$small --steps 60 --save-every 1 --val-every 0"
+    for name in one two; do
+        LD_PRELOAD="$faults" "$gpt" $run --out "$dir/shared" --resume > "$dir/$name.out" 2> "$dir/$name.err" &
+    done
+    wait
+    for step in "$dir"/shared/step-????????; do
+        for file in $checkpoint_files; do [ -f "$step/$file" ] || wrong "$step has no $file"; done
+    done
+    grep -q 'warning: .*shared: cannot be locked: Bad file descriptor' "$dir/one.err" || wrong "no warning"
+    unset FAULT_REFUSE FAULT_PATH FAULT_CALLS
+    close_test "two runs in a directory without locks leave complete checkpoints"
+
+    # ---- Killed in the validation after a save: the save is complete, and the resume repeats the validation
+    run="$small --steps 6 --save-every 2 --val-every 3"
+    LD_PRELOAD="$faults" FAULT_PATH=6/validation.json FAULT_CALLS=open FAULT_FIRST=1 FAULT_ERROR=KILL \
+        "$gpt" $run --out "$dir/pending" > "$dir/f.out" 2>&1
+    is "exit code" $? 137
+    expect "no kill" "$gpt" $run --out "$dir/valid"
+    expect "the resume" "$gpt" --resume --out "$dir/pending" --threads 1
+    same_files "$dir/valid/step-00000006" "$dir/pending/step-00000006" $checkpoint_files validation.json
+    same_steps "$dir/valid" "$dir/pending"
+    is "the best" "$(readlink "$dir/pending/best")" "$(readlink "$dir/valid/best")"
+    close_test "a validation that a kill cuts short is repeated"
 fi
 
 # ---- A limit on the size of files, as queues and ulimit -f set it: the moments are beyond, the log is not

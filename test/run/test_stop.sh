@@ -118,8 +118,8 @@ if ! [ "$cuda" ]; then
     says never "^train_gpt: --time-limit 0.3s: the validation of step . alone takes longer"
 fi
 expect "the resume repeats the validation" "$gpt" --out "$dir/val" --resume
-expect "validated" grep -q '"val_step": 1,' "$dir/val/step-00000001/state.json"
-saved=$(sed -n 's/.*"val_loss": \([0-9.]*\),/\1/p' "$dir/val/step-00000001/state.json")
+expect "validated" grep -q '"val_step": 1,' "$dir/val/step-00000001/validation.json"
+saved=$(sed -n 's/.*"val_loss": \([0-9.]*\),/\1/p' "$dir/val/step-00000001/validation.json")
 logged=$(cells "$dir/val" val_loss)
 expect "its row of the log has the loss $saved, got '$logged'" \
     awk "BEGIN { d = ${saved:-0} - ${logged:-1}; exit !(d * d < 1e-12) }"
