@@ -175,6 +175,7 @@ static int64_t linked_step(const char *out) {
 void run_dir_link_best(const RunDir *dir, int64_t step) {
     const Path target = step_path(".", step, ""), best = path_of(dir->path, BEST), new = path_of(dir->path, "best.new");
     struct stat info;
+    if (!step) return;
     require_unmoved(dir);
     REQUIRE(!unlink(new.text) || errno == ENOENT, "%s: cannot remove: %s", new.text, strerror(errno));
     if (linked_step(dir->path) == step) return;
@@ -190,9 +191,9 @@ static int has_other_files(const RunDir *dir, int64_t step) {
            file_exists(step_path(dir->path, step, dir->partial).text);
 }
 
-static void remove_step(const RunDir *dir, const Pruning *p, int64_t step) {
+static void remove_step(const RunDir *dir, int64_t best, int64_t step) {
     const Path path = step_path(dir->path, step, ""), partial = step_path(dir->path, step, dir->partial);
-    if (step == p->best || step == linked_step(dir->path)) return;
+    if (step == best || step == linked_step(dir->path)) return;
     file_rename(path.text, partial.text);
     checkpoint_remove(partial.text);
 }
@@ -215,15 +216,17 @@ static void remove_partials(const RunDir *dir) {
     REQUIRE(!*why, "%s", why);
 }
 
-void run_dir_clean(const RunDir *dir, const Pruning *p) {
-    int64_t kept = 0;
+void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
     require_unmoved(dir);
     restore_old(dir);
     remove_partials(dir);
-    if (p->outdated && !checkpoint_missing_file(step_path(dir->path, p->outdated, "").text, 1) &&
-        !has_other_files(dir, p->outdated)) remove_step(dir, p, p->outdated);
-    for (int64_t next = p->last + 1; p->newest && (next = highest_step(dir->path, "", TO_RESUME, next)) >= 0; )
-        if (!has_other_files(dir, next) && kept++ >= p->newest) remove_step(dir, p, next);
+    if (!state) return;
+    const BestLoss *best = &state->val.best;
+    int64_t kept = 0;
+    if (best->outdated && !checkpoint_missing_file(step_path(dir->path, best->outdated, "").text, 1) &&
+        !has_other_files(dir, best->outdated)) remove_step(dir, best->step, best->outdated);
+    for (int64_t next = state->step + 1; keep && (next = highest_step(dir->path, "", TO_RESUME, next)) >= 0; )
+        if (!has_other_files(dir, next) && kept++ >= keep) remove_step(dir, best->step, next);
 }
 
 /* ---- A CHECKPOINT argument */

@@ -33,18 +33,15 @@ void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
 void run_dir_write_validation(const RunDir *dir, const TrainState *state);     /* into OUT/step-N, which exists */
 
-/* Makes OUT/best, by a rename, a link to the existing checkpoint of that step. Fails where links are refused, and when
-   best is no link, which it leaves alone. */
+/* Makes OUT/best, by a rename, a link to the existing checkpoint of that step, 0 = none. Fails where links are refused,
+   and when best is no link, which it leaves alone. */
 void run_dir_link_best(const RunDir *dir, int64_t step);
 
-/* What run_dir_clean removes of the complete checkpoints up to step `last`: `outdated`, and all but the newest `newest`
-   and `best`. newest 0: all stay; another member 0: not used. */
-typedef struct { int64_t last, newest, best, outdated; } Pruning;
-
-/* Removes what this run or one that has ended left in step-N.partial, then old checkpoints. OUT/best's target,
-   directories with other files, and links stay; the latter two do not count as newest. A checkpoint is renamed to
-   step-N.partial before it is removed. */
-void run_dir_clean(const RunDir *dir, const Pruning *pruning);
+/* Removes what this run or one that has ended left in step-N.partial; then, unless state is NULL, of the complete
+   checkpoints up to state->step the outdated best, and if keep > 0 all but the newest `keep` and the best. OUT/best's
+   target, directories with other files, and links stay; the latter two do not count as newest. A checkpoint is renamed
+   to step-N.partial before it is removed. */
+void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep);
 
 /* The newest checkpoint with the files that are needed, older than the checkpoint `before` unless that is NULL: a new
    string; NULL = none. */

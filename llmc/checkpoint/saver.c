@@ -34,20 +34,16 @@ static void *pinned_alloc(size_t bytes) {
 
 /* ---- In the thread, which uses only the saver and the files */
 
-static void write_snapshot(void *saver) { run_dir_write(((Saver *)saver)->dir, &((Saver *)saver)->snapshot); }
+static void write_snapshot(void *saver)   { run_dir_write(((Saver *)saver)->dir, &((Saver *)saver)->snapshot); }
 static void write_validation(void *saver) {
     run_dir_write_validation(((Saver *)saver)->dir, &((Saver *)saver)->snapshot.state);
 }
-static void remove_partial(void *saver) { run_dir_clean(((Saver *)saver)->dir, &(Pruning){0}); }
+static void remove_partial(void *saver)   { run_dir_clean(((Saver *)saver)->dir, NULL, 0); }
 static void link_best(void *saver) {
-    const Saver *s = saver;
-    if (s->snapshot.state.val.best.step) run_dir_link_best(s->dir, s->snapshot.state.val.best.step);
+    run_dir_link_best(((Saver *)saver)->dir, ((Saver *)saver)->snapshot.state.val.best.step);
 }
 static void prune(void *saver) {
-    const Saver *s = saver;
-    const TrainState *state = &s->snapshot.state;
-    run_dir_clean(s->dir, &(Pruning){ .last = state->step, .newest = s->keep,
-                                      .best = state->val.best.step, .outdated = state->val.best.outdated });
+    run_dir_clean(((Saver *)saver)->dir, &((Saver *)saver)->snapshot.state, ((Saver *)saver)->keep);
 }
 
 /* Writes with `write`; then OUT/best names the best, and older checkpoints are removed. Returns 0 if write fails. */
@@ -86,12 +82,13 @@ void saver_open(Saver *s) {
     fails(remove_partial, s, why);         /* the next save tries again and reports the error */
 }
 
-static void write_nothing(void *saver) { (void)saver; }
-
 void saver_resume(Saver *s, const TrainState *state) {
     s->state = s->snapshot.state = *state;
     s->best = state->val.best;
-    if (s->dir) complete(s, write_nothing);        /* the next save tries again and reports the error */
+    char ignored[FAIL_LENGTH];
+    if (!s->dir) return;
+    fails(link_best, s, ignored);
+    fails(prune, s, ignored);
 }
 
 static void report_errors(Saver *s) {

@@ -194,18 +194,21 @@ else
     cp -r "$dir/again" "$dir/second"
     LD_PRELOAD="$faults" FAULT_LOG="$dir/calls.again" "$gpt" --out "$dir/second" $restart > "$dir/f.out" 2>&1
     grep -q "^rename .*/step-00000004$" "$dir/calls.again" || wrong "no checkpoint was replaced"
-    n=$((1 + turn % stride)) killed=0
-    while [ $n -le "$(wc -l < "$dir/calls.again")" ]; do
+    killed=0
+    kill_at() {       # kill_at CALLS N: before the N-th of these calls
         rm -rf "$dir/f"
         cp -r "$dir/again" "$dir/f"
-        LD_PRELOAD="$faults" FAULT_FIRST=$n FAULT_ERROR=KILL "$gpt" --out "$dir/f" $restart > "$dir/f.out" 2>&1
-        is "killed at call $n" $? 137
-        LD_PRELOAD="$faults" "$gpt" --out "$dir/f" $restart > "$dir/f.out" 2>&1 || wrong "$n: $(tail -n 1 "$dir/f.out")"
-        grep -q 'resumed from .*/step-00000004$' "$dir/f.out" || wrong "$n: step 4 is lost: $(cat "$dir/f.out")"
+        LD_PRELOAD="$faults" FAULT_CALLS=$1 FAULT_FIRST=$2 FAULT_ERROR=KILL \
+            "$gpt" --out "$dir/f" $restart > "$dir/f.out" 2>&1
+        is "killed at call $2 of $1" $? 137
+        LD_PRELOAD="$faults" "$gpt" --out "$dir/f" $restart > "$dir/f.out" 2>&1 || wrong "$2: $(tail -n 1 "$dir/f.out")"
+        grep -q 'resumed from .*/step-00000004$' "$dir/f.out" || wrong "$2: step 4 is lost: $(cat "$dir/f.out")"
         same_files "$dir/second/step-00000004" "$dir/f/step-00000004" $checkpoint_files
-        is "$n: the best" "$(readlink "$dir/f/best")" "$(readlink "$dir/second/best")"
-        killed=$((killed + 1)) n=$((n + stride))
-    done
+        is "$2: the best" "$(readlink "$dir/f/best")" "$(readlink "$dir/second/best")"
+        killed=$((killed + 1))
+    }
+    for n in $(seq 1 "$(grep -c '^rename ' "$dir/calls.again")"); do kill_at rename "$n"; done
+    for n in $(seq $((1 + turn % stride)) $stride "$(wc -l < "$dir/calls.again")"); do kill_at $every_call "$n"; done
     close_test "a step that is saved again is never lost ($killed kills)"
 
     # ---- Two runs in one directory without locks: neither removes what the other writes
