@@ -121,7 +121,7 @@ static const Damage damage[] = {
     { "config.json", "`n_layer`: 2", "`n_layer`: 1e9", load_config, "`n_layer` is 1e9, want 2 as in" },
     { "config.json", "`n_head`: 2", "`n_head`: 3", load_config,
       "config.json: model: 16 channels, want a multiple of the 3 heads" },
-    { "config.json", "gelu_new", "gelu_pytorch", load_config, "is gelu_pytorch, want gelu_new" },
+    { "config.json", "gelu_new", "gelu_pytorch", load_config, "is `gelu_pytorch`, want gelu_new" },
     { "config.json", "`n_embd`", "`n_emb`", load_config, "`n_embd` is missing" },
     { "config.json", "`n_positions`: 7", "`n_positions`: 99999999", load_config, "`n_positions` is 99999999" },
     { "config.json", "65", "-65", load_config, "`vocab_size` is -65" },
