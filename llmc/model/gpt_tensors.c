@@ -46,7 +46,7 @@ void gpt_check(GPTConfig *c) {
     REQUIRE(!refusal, "--channels %d: %s", c->C, refusal);
     REQUIRE(c->NH >= 1 && c->NH <= c->C, "model: %d heads, want 1 .. %d, the channels", c->NH, c->C);
     REQUIRE(c->C % c->NH == 0, "model: %d channels, want a multiple of the %d heads", c->C, c->NH);
-    REQUIRE(c->C / c->NH <= HS_MAX, "model: heads of %d channels, want at most %d", c->C / c->NH, HS_MAX);
+    REQUIRE(c->C / c->NH <= HS_MAX, "model: a head size of %d, want at most %d", c->C / c->NH, HS_MAX);
     REQUIRE(c->T >= 1 && c->T <= 1 << 24, "model: a context of %d, want 1 .. %d", c->T, 1 << 24);
     REQUIRE(c->V >= 1 && c->V <= 1 << 24, "model: a vocabulary of %d, want 1 .. %d", c->V, 1 << 24);
     c->Vp = (c->V + 63) / 64 * 64;
