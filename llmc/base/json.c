@@ -47,11 +47,11 @@ static char *utf8_put(char *out, unsigned code) {
 }
 
 static unsigned parse_hex(Parser *p) {
-    static const char digits[] = "0123456789abcdef";
     unsigned code = 0;
     for (int i = 0; i < 4; i++, p->at++) {
-        if (!isxdigit(peek(p))) refuse(p, "four hexadecimal digits after \\u");
-        code = code << 4 | (unsigned)(strchr(digits, tolower(peek(p))) - digits);
+        const int c = tolower(peek(p));
+        if (!isxdigit(c)) refuse(p, "four hexadecimal digits after \\u");
+        code = 16 * code + (unsigned)(isdigit(c) ? c - '0' : c - 'a' + 10);
     }
     return code;
 }

@@ -11,19 +11,17 @@ AdamW adamw_of(const Settings *s) {
 
 /* ---- Slices */
 
-/* Sets the slices and the number of elements of this rank. */
+/* Sets the slices, of each group of tensors or of all; returns the number of elements of this rank. */
 static int64_t set_slices(Optimizer *o) {
-    const Params *params = &o->model->master;
+    const int groups = o->model->config.L + 2;
     int64_t count = 0;
-    o->slices = comm_size > 1 ? o->model->config.L + 2 : 1;
+    o->slices = comm_size > 1 ? groups : 1;
     o->slice = host_alloc((size_t)o->slices * sizeof *o->slice, "the slices of AdamW");
-    o->slice[0].count = (int64_t)(params->table.bytes / sizeof(float));
     for (int i = 0; i < o->slices; i++) {
+        const int64_t *start = o->model->master.group_start + i, *end = start + groups / o->slices;
         Slice *slice = &o->slice[i];
-        if (comm_size > 1) {
-            slice->count = (params->group_start[i + 1] - params->group_start[i]) / comm_size;
-            slice->first = params->group_start[i] + comm_rank * slice->count;
-        }
+        slice->count = (*end - *start) / comm_size;
+        slice->first = *start + comm_rank * slice->count;
         slice->state_first = count;
         count += slice->count;
     }

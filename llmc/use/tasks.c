@@ -296,19 +296,14 @@ void task_figures(const Task *task, TaskFigure figure[2]) {
     figure[1] = (TaskFigure){ mean.name, exp(mean.value), exp(mean.value) * mean.error };      /* to first order */
 }
 
-static void write_items(FILE *file, const Task *task) {
-    for (int i = 0; i < task->items; i++) {
-        const TaskItem *item = &task->item[i];
+static void write_results(FILE *file, const Task *task, const TaskFigure figure[2], double seconds) {
+    for (const TaskItem *item = task->item; item < task->item + task->items; item++) {
+        const TaskRow *row = task->row + item->first;
         fprintf(file, "{\"event\": \"item\", \"line\": %lld, \"label\": %d, \"log_probabilities\": [",
                 (long long)item->line, item->label);
-        for (int j = 0; j < item->count; j++)
-            fprintf(file, "%s%.9g", j ? ", " : "", task->row[item->first + j].log_probability);
-        const char *greedy = task->row[item->first].is_greedy ? ", \"greedy\": true" : ", \"greedy\": false";
-        fprintf(file, "]%s}\n", is_lambada(task) ? greedy : "");
+        for (int i = 0; i < item->count; i++) fprintf(file, "%s%.9g", i ? ", " : "", row[i].log_probability);
+        fprintf(file, "]%s}\n", !is_lambada(task) ? "" : row->is_greedy ? ", \"greedy\": true" : ", \"greedy\": false");
     }
-}
-
-static void write_figures(FILE *file, const Task *task, const TaskFigure figure[2], double seconds) {
     fprintf(file, "{\"event\": \"task\", \"task\": \"%s\", \"items\": %d", task->name, task->items);
     for (const TaskFigure *f = figure; f < figure + 2; f++) {
         fprintf(file, ", \"%s\": %.9g", f->name, f->value);
@@ -337,7 +332,6 @@ void task_evaluate(Task *task, GPT *model, int B, const char *out) {
                task->name, task->items, plural(task->items), text[0], text[1], task->cut, plural(task->cut),
                task->left_out, plural(task->left_out), seconds);
     if (!file) return;
-    write_items(file, task);
-    write_figures(file, task, figure, seconds);
+    write_results(file, task, figure, seconds);
     file_close_durably(file, path);
 }

@@ -230,35 +230,6 @@ static void defaults_lie_in_their_range(void) {
     expect_fails("--batch 0: want an integer, 1 .. 2", bad_default, NULL);
 }
 
-/* Random words put together from what has a meaning: each line is taken or refused in one line, none crashes. */
-static void random_command_lines(void) {
-    static const char *piece[] = { "--", "-", "=", "batch", "learning-rate", "schedule", "resume", "prompt", "1", "0.5",
-                                   "e9", "9999999999", "wsd", "|", "\n", "\xff", "%s%n", " ", "nan", "", LONG_WORD };
-    int refused = 0, total = 300;
-    unsigned state = 12345;
-    for (int i = 0; i < total; i++) {
-        char word[5][512];
-        CommandLine line = { "train_gpt", { NULL } };
-        for (int w = 0; w < 5; w++) {
-            *word[w] = 0;
-            for (int p = w % 2 ? 1 : 3; p > 0; p--) {
-                state = state * 1664525u + 1013904223u;
-                strcat(word[w], p == 3 ? "--" : piece[(state >> 16) % COUNT(piece)]);
-            }
-            line.word[w] = word[w];
-        }
-        char text[4096];
-        int status;
-        size_t length = test_in_child(parse, &line, text, sizeof text, &status);
-        int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-        refused += code == 1;
-        int one_line = length > 0 && memchr(text, '\n', length) == text + length - 1;
-        EXPECT((code == 0 && length == 0) || (code == 1 && one_line), "line %d: %s %s: code %d, %s", i, word[0],
-               word[1], code, text);
-    }
-    EXPECT(refused > total / 2, "%d of %d were refused", refused, total);
-}
-
 static void text_sets_the_same_value(void) {
     static const struct { double value; const char *want; } reals[] = {
         { 3e-4, "0.0003" }, { 1e-5, "1e-5" }, { 1e6, "1e6" }, { 100, "100" }, { 0.1, "0.1" }, { 0, "0" },
@@ -332,7 +303,6 @@ int main(void) {
     RUN(bad_command_lines);
     RUN(all_names_of_other_programs_are_answered);
     RUN(numbers_with_units);
-    RUN(random_command_lines);
     RUN(defaults_lie_in_their_range);
     RUN(text_sets_the_same_value);
     RUN(help_is_complete_and_narrow);

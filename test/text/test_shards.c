@@ -70,7 +70,7 @@ static void kinds_of_documents(void) {
     put_text(texts[0], a_text);
     put_text(texts[1], "");
     put_text(texts[2], b_text);
-    put_text(json[0], "{\"body\": \"the \\\"cat\\\"\\n\", \"id\": 7}\n\n"
+    put_text(json[0], "\xef\xbb\xbf{\"body\": \"the \\\"cat\\\"\\n\", \"id\": NaN}\n \t\r\n"
                       "{\"id\": [], \"body\": \"\\u043a\\u043e\"}\r\n{\"body\":\"\"}\n");
     for (int i = 0; i < COUNT(cases); i++) {
         int32_t want[256];
