@@ -153,9 +153,7 @@ static void catch_signals(void) {
 void stop_open(const char *time_limit) {
     if (time_limit) {
         double seconds = duration_seconds(time_limit);
-        REQUIRE(time_limit[strspn(time_limit, "0123456789.")], "--time-limit %s: want a unit, %ss, %sm or %sh",
-                time_limit, time_limit, time_limit, time_limit);
-        REQUIRE(seconds > 0, "--time-limit %s: want a duration such as 3h50m, 90s or 2d", time_limit);
+        REQUIRE(seconds > 0, "--time-limit %s: want a duration with units, such as 3h50m, 90s or 2d", time_limit);
         deadline_s = seconds_now() + seconds;
         snprintf(limit_name, sizeof limit_name, "--time-limit %s", time_limit);
     }

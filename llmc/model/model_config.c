@@ -8,8 +8,6 @@
 #include "../base/os.h"
 #include "../ranks/ranks.h"
 
-static DType dtype_named(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
-
 static const char *const levels[] = { "none", "gelu", "layernorm", "block" };     /* RECOMPUTE_NAMES */
 
 /* Chunks of equal size: every rank has T / N tokens of a sequence. */
@@ -44,8 +42,8 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
         REQUIRE(!from || agrees, "--model %s: %d %s, the model of %s has %d; remove --model", model, sizes[i].named,
                 sizes[i].option, from, has);
     }
-    config.dtype = dtype_named(s->dtype);
-    config.save_dtype = dtype_named(s->save_dtype);
+    config.dtype = choice_index(DTYPE_NAMES, s->dtype);
+    config.save_dtype = choice_index(DTYPE_NAMES, s->save_dtype);
     config.deterministic = s->deterministic;
     config.recompute = choice_index(RECOMPUTE_NAMES, s->recompute);
     config.context_parallel = (int)s->context_parallel;

@@ -11,6 +11,7 @@
 /* The words of choices, in the order of the enum beside each. */
 #define DOCUMENT_NAMES   "file|line|mark|jsonl"                 /* DocumentKind, text/texts.h */
 #define TASK_NAMES       "hellaswag|lambada|multiple-choice"    /* use/tasks.h */
+#define DTYPE_NAMES      "f32|bf16"                             /* DType, kernels/tensor.h */
 #define RECOMPUTE_NAMES  "none|gelu|layernorm|block"            /* Recompute, model/gpt_tensors.h */
 #define SCHEDULE_NAMES   "cosine|linear|wsd"                    /* ScheduleKind, train/schedule.h */
 #define MODEL_NAMES      "d2, d4, d6, d8, d12 = gpt2 (124M), d24 = gpt2-medium (355M), d36 = gpt2-large (774M), " \
@@ -74,7 +75,7 @@
       "n-ctx n-positions max-position-embeddings") \
     X(INTEGER, vocab,            "0",       RANGE(0, 1 << 24),  KEPT, \
       "vocabulary; 0 = 256 (bytes), the tokenizer's, 50257 for shards", "vocab-size") \
-    X(CHOICE,  dtype,            "f32",     CHOICES("f32|bf16"), KEPT, "precision of the computation", \
+    X(CHOICE,  dtype,            "f32",     CHOICES(DTYPE_NAMES), KEPT, "precision of the computation", \
       "bf16 fp16 bf16-full-eval precision mixed-precision amp half torch-dtype") \
     X(CHOICE,  attention,        "auto",    CHOICES("auto|flash|naive"), KEPT, \
       "flash needs O(T) memory, naive O(T^2); auto = the fastest", \
@@ -149,7 +150,7 @@
       "checkpointing-steps ckpt-interval") \
     X(INTEGER, early_stop,       "0",       RANGE(0, 1e12),     KEPT, \
       "stop after N validations without a new best val loss; 0 = never", "early-stopping early-stopping-patience") \
-    X(CHOICE,  save_dtype,       "f32",     CHOICES("f32|bf16"), KEPT, \
+    X(CHOICE,  save_dtype,       "f32",     CHOICES(DTYPE_NAMES), KEPT, \
       "of model.safetensors; a resume is exact with both", "") \
     X(INTEGER, keep,             "0",       RANGE(0, 1e12),     KEPT, \
       "keep the best and the newest N checkpoints; 0 = all", "-nk save-total-limit") \

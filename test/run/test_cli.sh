@@ -407,7 +407,6 @@ refuse_each <<END
 words.jsonl: line 1: "activity_label" is missing | --eval $dir/a-flash-f32 $dir/words.jsonl --task hellaswag
 --task lambada: want --eval CHECKPOINT | $dir/words.jsonl --task lambada
 want a file of items, too: --eval $dir/a-flash-f32 --task lambada FILE | --eval $dir/a-flash-f32 --task lambada
---task lambda: want hellaswag | --eval $dir/a-flash-f32 $items --task lambda
 END
 close_test "--eval --task prints accuracies, and writes a file of JSON"
 
@@ -498,7 +497,6 @@ already exists | $small --out $dir/a-flash-f32
 no checkpoint in $dir/none | --resume --out $dir/none
 want the directory of the run, such as --resume runs/book | --resume
 --resume --out none: want the directory of a run | --resume --out none
-did you mean --layers | --lr 1 --layer 2
 nothing to train on |
 --resume $dir/nothere: no such directory or file: want the directory of a run | --resume $dir/nothere
 this is a checkpoint: want the directory of its run | --resume $dir/a-flash-f32/step-00000040
@@ -591,8 +589,6 @@ for level in gelu layernorm block; do
     same_files "$dir/kept/step-00000006" "$dir/$level/step-00000006" model.safetensors
     expect "keeps the level" grep -q "^recompute = $level" "$dir/$level/settings.txt"
 done
-refuses "--recompute all: want none|gelu|layernorm|block" "$gpt" $small --recompute all
-refuses "--gradient-checkpointing: use --recompute" "$gpt" $small --gradient-checkpointing
 close_test "--recompute changes no bit of the weights, and a resume keeps it"
 
 auto="$text --layers 1 --heads 1 --channels 16 --context 16 --batch auto"

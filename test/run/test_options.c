@@ -257,17 +257,6 @@ static void text_sets_the_same_value(void) {
     EXPECT(!strcmp(option_text(options_find(table, "schedule"), text), "cosine"), "%s", text);
     EXPECT(!*option_text(options_find(table, "out"), text), "a text that is not set");
     EXPECT(!*option_text(options_find(table, "layers"), text), "a number that is not set: %s", text);
-
-    /* every option goes through its own text and comes back */
-    static char *texts[COUNT(table)];                   /* not freed: values point into them */
-    for (Option *o = table; o->name || o->help; o++) {
-        if (!o->name) continue;
-        char *first = texts[o - table] = strdup(option_text(o, text));
-        if (o->type != OPTION_TEXT && o->type != OPTION_CHOICE) memset(o->value, 1, sizeof(int));
-        option_set(o, first);
-        EXPECT(!strcmp(option_text(o, text), first), "--%s: %s became %s", o->name, first, option_text(o, text));
-    }
-    EXPECT(!out && !strncmp(data, LONG_WORD, 20), "a text that is not set stays so");
 }
 
 static void help_is_complete_and_narrow(void) {

@@ -54,7 +54,7 @@ is "exit code after $limit" $? 75
 says limit "^--time-limit $limit: saved at step"
 says limit "^--time-limit $limit: [0-9.]* s are reserved for the last checkpoint of .*B until a save has been timed$"
 in_turn 3 && refuses "--time-limit 1s2h: want a duration" "$gpt" $small --time-limit=1s2h --out "$dir/none"
-in_turn 3 && refuses "--time-limit 5: want a unit, 5s, 5m or 5h" "$gpt" $small --time-limit 5 --out "$dir/none"
+in_turn 3 && refuses "--time-limit 5: want a duration with units" "$gpt" $small --time-limit 5 --out "$dir/none"
 close_test "--time-limit saves and exits with 75; a time that is none is refused"
 
 # ---- The first step is timed before another begins: here one more would end after the limit. A GPU starts too slowly.
