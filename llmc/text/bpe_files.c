@@ -73,21 +73,15 @@ static int32_t *find_token(const Reader *r, const char *text, size_t size) {
     return &r->slot[slot];
 }
 
-/* Its text is the key of its id, or else the member "content" of an object. */
-static const char *text_of(const Json *token) {
-    return token->key && token->type != JSON_OBJECT ? token->key : json_string(token, "content");
-}
-
-static BpeToken *add_token(Reader *r, const Json *token, const Json *number) {
-    const char *text = text_of(token);
+static BpeToken *add_token(Reader *r, const char *text, const Json *number) {
     const int32_t id = (int32_t)json_integer(number, 0, r->limit - 1);
     const size_t size = strlen(text);
     int32_t *slot = find_token(r, text, size);
     BpeToken *t = &r->v.token[id];
     if (*slot == id) return t;          /* HuggingFace lists added tokens in the vocabulary again */
-    REQUIRE(size, "%s: token %d is empty", token->where, id);
-    REQUIRE(!t->size, "%s: '%.80s' has the id %d of another token", token->where, text, id);
-    REQUIRE(*slot < 0, "%s: '%.80s' has two ids, %d and %d", token->where, text, *slot, id);
+    REQUIRE(size, "%s: token %d is empty", number->where, id);
+    REQUIRE(!t->size, "%s: '%.80s' has the id %d of another token", number->where, text, id);
+    REQUIRE(*slot < 0, "%s: '%.80s' has two ids, %d and %d", number->where, text, *slot, id);
     *t = (BpeToken){ .bytes = (const unsigned char *)text, .size = (int)size };
     *slot = id;
     if (id >= r->v.V) r->v.V = id + 1;
@@ -98,13 +92,13 @@ static BpeToken *add_token(Reader *r, const Json *token, const Json *number) {
 /* [{ "id": 7, "content": "<s>" }], { "7": { "content": "<s>" } } or { "<s>": 7 }. */
 static void add_special_token(Reader *r, const Json *token) {
     const Json key = { .type = JSON_NUMBER, .key = token->key, .text = token->key, .where = token->where };
-    const Json *special = json_find(token, "special");
-    const char *text = text_of(token);
+    const Json *special = json_find(token, "special"), *number = token;
+    const char *text = token->key && token->type != JSON_OBJECT ? token->key : json_string(token, "content");
+    if (token->type == JSON_OBJECT) number = token->key ? &key : json_member(token, "id", JSON_NUMBER);
     if (special && special->type != JSON_TRUE) json_refuse(special, "true: only special tokens can be added");
     if (bytes_of_letters(text, strlen(text), NULL) != 1)        /* as is the pad token of a model of bytes */
         require_values(token, NULL, (const char *[]){ "lstrip", "rstrip", "single_word", NULL });
-    const Json *number = token->type != JSON_OBJECT ? token : token->key ? &key : json_member(token, "id", JSON_NUMBER);
-    add_token(r, token, number)->is_special = 1;
+    add_token(r, text, number)->is_special = 1;
 }
 
 static void read_tokens(Reader *r, const Json *vocabulary, const Json *added) {
@@ -116,7 +110,7 @@ static void read_tokens(Reader *r, const Json *vocabulary, const Json *added) {
     r->slot = host_alloc(slots * sizeof *r->slot, "a vocabulary");
     memset(r->slot, -1, slots * sizeof *r->slot);
     for (const Json *t = added->child; t; t = t->next)      add_special_token(r, t);
-    for (const Json *t = vocabulary->child; t; t = t->next) add_token(r, t, t);
+    for (const Json *t = vocabulary->child; t; t = t->next) add_token(r, t->key, t);
 }
 
 static int32_t require_token(const Reader *r, const char *text, size_t size) {

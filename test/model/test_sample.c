@@ -5,7 +5,6 @@
 #include "../../kernels/device.h"
 #include "../../llmc/base/os.h"
 #include "../../llmc/base/random.h"
-#include "../../llmc/text/bpe_files.h"
 #include "../../llmc/use/generate.h"
 #include "models.h"
 #include "../scratch.h"
@@ -54,18 +53,6 @@ static void text_to_tokens(void) {
         EXPECT(tokenizer_start(TOKENIZER_IDS, rows[i][0]) == rows[i][1] &&
                tokenizer_end_of_text(TOKENIZER_IDS, rows[i][0]) == rows[i][2], "%d rows", rows[i][0]);
     EXPECT(!strcmp(tokenizer_name(TOKENIZER_IDS), "ids") && !strcmp(tokenizer_name(TOKENIZER_BYTES), "bytes"), "names");
-}
-
-/* A BPE without merges, whose ids are the bytes. */
-static void bytes_for_huggingface(void) {
-    char *text = tokenizer_file_text(TOKENIZER_BYTES, "tokenizer.json", 64);
-    put_text(IN_SCRATCH("tokenizer.json"), text);
-    Bpe *bpe = bpe_open(scratch);
-    const BpeVocabulary *v = bpe_vocabulary(bpe);
-    EXPECT(v->V == 256 && !v->merge_count && v->end_of_text == -1, "%d tokens, %d merges", v->V, v->merge_count);
-    for (int i = 0; i < 256; i++) EXPECT(v->token[i].size == 1 && *v->token[i].bytes == i, "token %d", i);
-    bpe_free(bpe);
-    free(text);
 }
 
 /* What comes out of file when the bytes of text go into tokenizer_print one by one. */
@@ -511,7 +498,6 @@ int main(void) {
     RUN(interactive);           /* before this process opens the device */
     device_open((DeviceOptions){ 0 });
     RUN(text_to_tokens);
-    RUN(bytes_for_huggingface);
     RUN(tokens_to_text);
     RUN(bpe_speaks_text);
     RUN(text_for_people);

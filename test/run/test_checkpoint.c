@@ -367,7 +367,9 @@ static void test_tokenizer_files(void) {
         const char *context = STRING("\"model_max_length\": %d,", trainer.model.config.T);
         EXPECT(strstr(text_of(config), context), "want %s", context);
         Tokenizer again = tokenizer_open(step);
-        EXPECT(bpe_vocabulary(tokenizer_bpe(again))->V == (k ? 500 : 256), "its tokens");
+        const BpeVocabulary *v = bpe_vocabulary(tokenizer_bpe(again));
+        EXPECT(v->V == (k ? 500 : 256) && v->end_of_text == (k ? 499 : -1), "its tokens");
+        for (int i = 0; !k && i < 256; i++) EXPECT(v->token[i].size == 1 && *v->token[i].bytes == i, "token %d", i);
         EXPECT(!k || bpe_fingerprint(tokenizer_bpe(again)) == bpe_fingerprint(tokenizer_bpe(bpe)), "another tokenizer");
         tokenizer_close(again);
     }

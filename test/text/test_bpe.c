@@ -56,7 +56,7 @@ static void words_and_ids(void) {
 
 static void special_tokens(void) {
     static const char text[] = "the<|endoftext|> ba<|endoftext|><|endoftext|>";
-    int32_t ids[64], want[64], plain[64];
+    int32_t ids[64], want[64];
     size_t n = encode("the", 3, want);
     want[n++] = END_OF_TEXT;
     n += encode(" ba", 3, want + n);
@@ -64,9 +64,6 @@ static void special_tokens(void) {
     n += 2;
     size_t got = bpe_encode_special(reference, text, strlen(text), ids);
     EXPECT(got == n && !memcmp(ids, want, n * sizeof *ids), "%zu ids", got);
-    n = encode(text, strlen(text), plain);
-    for (size_t i = 0; i < n; i++) EXPECT(plain[i] != END_OF_TEXT, "a special token that was not asked for");
-    EXPECT(bpe_vocabulary(reference)->end_of_text == END_OF_TEXT, "%d", bpe_vocabulary(reference)->end_of_text);
 }
 
 /* ---- Any bytes */
@@ -197,24 +194,20 @@ static void files_come_back(void) {
             EXPECT(strcmp(sets[s][i], "merges.txt") || !strcmp(text, text_of(REFERENCE "/merges.txt")), "other merges");
             free(text);
         }
-        const char *json = path_of(dir, "tokenizer.json").text;
+        const char *json = STRING("%s/tokenizer.json", dir);
         if (s == 0) edit(json, json, "\"post_processor\": null", "\"post_processor\": {\"special_tokens\": {}}");
         Bpe *bpe = bpe_open(dir);
         EXPECT(bpe_has_files(dir) && bpe_fingerprint(bpe) == bpe_fingerprint(reference), "%s: another tokenizer", dir);
         EXPECT(bpe_vocabulary(bpe)->end_of_text == END_OF_TEXT, "%d", bpe_vocabulary(bpe)->end_of_text);
         bpe_free(bpe);
     }
-    char *config = bpe_file_text(reference, "tokenizer_config.json", 64);
-    EXPECT(strstr(config, "\"eos_token\": \"<|endoftext|>\"") && strstr(config, "\"model_max_length\": 64"), "%s",
-           config);
-    free(config);
     Bpe *bpe = bpe_open(no_map_dir);         /* HuggingFace's vocabulary alone has no <|endoftext|> */
     const BpeVocabulary *v = bpe_vocabulary(bpe);
     EXPECT(v->end_of_text == -1 && v->V == V - 1 && v->merge_count == bpe_vocabulary(reference)->merge_count,
            "%d, %d merges", v->end_of_text, v->merge_count);
-    config = bpe_file_text(bpe, "tokenizer_config.json", 0);
-    EXPECT(!strstr(config, "eos_token") && strstr(config, "pad_token") && !strstr(config, "max_length"), "%s",
-           config);
+    char *config = bpe_file_text(bpe, "tokenizer_config.json", 0);
+    EXPECT(!strstr(config, "eos_token") && strstr(config, "pad_token") && strstr(config, "model_input_names") &&
+           !strstr(config, "max_length"), "%s", config);
     free(config);
     bpe_free(bpe);
 }
@@ -325,8 +318,13 @@ static void cut_merges(void) {
         merges[strlen(merges) - 1] = 0;
         strrchr(merges, '\n')[1] = 0;
         put_text(IN_SCRATCH("cut/merges.txt"), merges);
-        if (left == 240) expect_fails(want, open_dir, dir);
-        else             EXPECT(strstr(bpe_vocabulary(bpe_open(dir))->warning, want), "%d left", left);
+        if (left == 240) {
+            expect_fails(want, open_dir, dir);
+        } else {
+            Bpe *bpe = bpe_open(dir);
+            EXPECT(bpe_vocabulary(bpe)->warning && strstr(bpe_vocabulary(bpe)->warning, want), "%d left", left);
+            bpe_free(bpe);
+        }
     }
     free(merges);
 }
