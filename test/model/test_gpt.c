@@ -289,7 +289,6 @@ static void recomputation_changes_no_bit(const Reference *r, const char *attenti
         bytes_before = m->act_bytes;
         if (!level) continue;
         EXPECT(same_losses(&keeps, &again), "%s: losses of level %d", attention, level);
-        expect_equal_rows(&keeps.grads, &again.grads, attention);
         EXPECT(same_params(&keeps.grads, &again.grads), "%s: gradients of level %d", attention, level);
         gpt_free(&again);
     }
