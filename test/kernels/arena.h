@@ -30,7 +30,6 @@ static DType arena_dtype;       /* of the test that runs */
 static int64_t arena_used, pool_used;
 static char *arena_device, arena_op[32], arena_case[160];
 static double *pool;
-static struct { char what[64]; double ratio; } worst[96];
 
 static void arena_open(void) {
     random_open();
@@ -43,8 +42,6 @@ static void arena_open(void) {
 }
 
 static void arena_close(void) {
-    for (int i = 0; i < COUNT(worst) && *worst[i].what; i++)
-        printf("  error/bound of %-32s at most %.3f\n", worst[i].what, worst[i].ratio);
     device_unpin(arena_before);
     device_unpin(arena_after);
     device_unpin(arena_first);
@@ -289,13 +286,6 @@ static void compare_within(const char *name, Tensor got, const double *want, Bou
                      + 2 * fmax(bound.emulated, off(got, want, want));
     EXPECT(error <= allowed, "%s %s: %s[%lld] is %.9g, want %.9g: off by %.2e, bound %.2e", arena_op, arena_case, name,
            (long long)at, values[at], want[at], error, allowed);
-
-    char what[64];
-    int i = 0;
-    snprintf(what, sizeof what, "%s %s", arena_op, name);
-    while (i < COUNT(worst) - 1 && *worst[i].what && strcmp(worst[i].what, what)) i++;
-    memcpy(worst[i].what, what, sizeof what);
-    if (allowed > 0 && error / allowed > worst[i].ratio) worst[i].ratio = error / allowed;
 }
 
 #define compare(got, want, ...) compare_within(#got, got, want, (Bound){ __VA_ARGS__ })
