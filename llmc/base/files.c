@@ -241,6 +241,12 @@ void file_close_durably(FILE *file, const char *path) {
             error ? strerror(error) : "an earlier write failed: is the disk full?");
 }
 
+void file_write_text(const char *path, const char *text) {
+    FILE *file = file_create(path);
+    file_write(file, text, strlen(text));
+    file_close_durably(file, path);
+}
+
 void directory_sync(const char *path) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = fd < 0 || sync_fails(fd) ? errno : 0;
     if (fd >= 0) close(fd);

@@ -49,6 +49,7 @@ FILE *file_create(const char *path);
 FILE *file_try_create(const char *path);                  /* the same, but NULL and errno on an error */
 void  file_write(FILE *file, const void *bytes, size_t size);
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close */
+void  file_write_text(const char *path, const char *text);        /* all three */
 void  directory_make(const char *path);                   /* with its parents; an existing directory is not an error */
 void  directory_sync(const char *path);
 /* A descriptor that holds the lock of a directory until it is closed; 0 = another process has it. Where the file system

@@ -318,12 +318,6 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
 
 /* ---- The directory */
 
-static void write_text(const char *path, const void *bytes, size_t size) {
-    FILE *file = file_create(path);
-    file_write(file, bytes, size);
-    file_close_durably(file, path);
-}
-
 void checkpoint_write(const char *dir, const Snapshot *s) {
     const GPTConfig *c = &s->model->config;
     const TensorTable *table = &s->model->master.table;
@@ -334,10 +328,10 @@ void checkpoint_write(const char *dir, const Snapshot *s) {
     weights_write(path_of(dir, MODEL).text, table, &parameters, 1, c->V);
     weights_write(path_of(dir, OPTIMIZER).text, table, moments, c->save_dtype == BF16 ? 3 : 2, c->V);
     write_state(path_of(dir, STATE).text, s);
-    if (s->choices && *s->choices) write_text(path_of(dir, CHOICES).text, s->choices, strlen(s->choices));
+    if (s->choices && *s->choices) file_write_text(path_of(dir, CHOICES).text, s->choices);
     for (int i = TOKENIZER_FILE; i < TOKENIZER_FILE + 2; i++) {
         char *text = tokenizer_file_text(s->tokenizer, names[i], c->T);
-        if (text) write_text(path_of(dir, names[i]).text, text, strlen(text));
+        if (text) file_write_text(path_of(dir, names[i]).text, text);
         free(text);
     }
     write_checksums(dir);

@@ -73,8 +73,10 @@ char *resume_adopt_options(Option *table, const Json *json) {
                     "run", now, *had ? had : "random weights");
             REQUIRE(strcmp(o->name, "perturb"), "--resume --perturb=%s: it is of the initial weights of a run; want "
                     "--resume alone, or a new run", now);
-            fprintf(file, "%s--%s %s -> %s", ftell(file) ? ", " : "", o->name, shell_word(*had ? had : "none"),
-                    shell_word(*now ? now : "none"));
+            char *before = shell_word(*had ? had : "none"), *after = shell_word(*now ? now : "none");
+            fprintf(file, "%s--%s %s -> %s", ftell(file) ? ", " : "", o->name, before, after);
+            free(before);
+            free(after);
         }
     }
     fclose(file);
@@ -110,9 +112,11 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
         Settings shorter = *s;
         shorter.steps = strtoll(json_string(settings, "steps"), NULL, 10);
         const Schedule before = schedule_of(&shorter, table);
-        r.changes = format_string("%s; the learning rate goes from %.1e to %.1e", r.changes,
+        char *changes = r.changes;
+        r.changes = format_string("%s; the learning rate goes from %.1e to %.1e", changes,
                                   schedule_learning_rate(&before, r.state.step - 1),
                                   schedule_learning_rate(&now, r.state.step));
+        free(changes);
     }
     return r;
 }

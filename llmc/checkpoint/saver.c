@@ -13,9 +13,8 @@ enum { PAGE = 1 << 21 };                   /* a huge page */
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 size_t saver_host_bytes(const GPTConfig *config) { return 3 * whole_pages(gpt_param_bytes(config, F32)); }
 
-double saver_file_bytes(const GPTConfig *config) {
-    double moments = 8, parameters = config->save_dtype == BF16 ? 2 + 4 : 4;     /* bytes per parameter */
-    return (moments + parameters) * (double)gpt_parameter_count(config);
+double saver_file_bytes(const GPTConfig *config) {      /* two moments; the parameters, in BF16 twice */
+    return (4 + 4 + (config->save_dtype == BF16 ? 2 + 4 : 4)) * (double)gpt_parameter_count(config);
 }
 
 /* Maps all pages now, huge ones if the system has them, with all cores: mapping 1.5 GB page by page stalled the first

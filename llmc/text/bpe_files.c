@@ -369,10 +369,8 @@ static void write_files(void *argument) {
         REQUIRE(had.size < 0 || (had.size == (int64_t)strlen(text) && !memcmp(had.bytes, text, strlen(text))),
                 "%s exists: want another --out", path.text);
         file_unmap(had);
-        w->partial[i] = format_string("%s.new", path.text);
-        FILE *file = file_create(w->partial[i]);
-        file_write(file, text, strlen(text));
-        file_close_durably(file, w->partial[i]);
+        w->partial[i] = format_string("%s.new-%d", path.text, (int)getpid());      /* there may be no lock */
+        file_write_text(w->partial[i], text);
         free(text);
     }
 }

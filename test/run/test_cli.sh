@@ -308,7 +308,7 @@ tokenize: want texts first, then options: FILE... | --tokenizer $dir/bpe/gone --
 --field a: want --documents jsonl | $dir/bpe/text.txt --field a --train-tokenizer --out $dir/y
 vocab.bpe exists: want another --out | $dir/bpe/text.txt --train-tokenizer --out $dir/bpe/gpt2
 END
-    refuses "tokenizer.json.new: cannot write: File too large" sh -c 'ulimit -f 1; exec "$@"' - \
+    refuses ": cannot write: File too large" sh -c 'ulimit -f 1; exec "$@"' - \
         "$tokenize" "$dir/bpe/text.txt" --train-tokenizer --out "$dir/bpe/full"
     is "what is left" "$(ls "$dir/bpe/full")" ""
     expect "train on shards" "$gpt" --data "$dir/bpe/shards/train_*.bin" --val-data "$dir/bpe/shards/val_*.bin" \
@@ -609,6 +609,9 @@ echo "5.5 nats per byte" > "$dir/leak.txt.floor"
 refuses "must have leaked" "$gpt" --data "$dir/text/train.txt" --val-data "$dir/leak.txt" \
     --layers 1 --heads 1 --channels 32 --context 16 --batch 8 --steps 40 --warmup 9 --val-every 0 --out "$dir/leak"
 expect "its checkpoint is saved" test -f "$dir/leak/step-00000040/state.json"
+rm "$dir/leak.txt.floor"
+mkfifo "$dir/leak.txt.floor"
+refuses "leak.txt.floor: is a pipe" timeout 20 "$gpt" --data "$dir/text/train.txt" --val-data "$dir/leak.txt"
 close_test "a val loss below the floor is called a leak"
 
 close_tests

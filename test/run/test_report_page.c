@@ -180,6 +180,9 @@ static void what_cannot_be_read_or_written_is_left(void) {
     EXPECT(report_page_write(scratch), "an error of writing is ignored");
     rmdir(STRING("%s.new", page_path));
     read_page(NULL);
+    put_text(IN_SCRATCH("mine"), "mine");
+    EXPECT(!symlink(IN_SCRATCH("mine"), STRING("%s.new", page_path)), "a link in the place of the new page");
+    EXPECT(report_page_write(scratch) && !strcmp(text_of(IN_SCRATCH("mine")), "mine"), "not followed");
     put_text(csv_path, "");
     EXPECT(!report_page_write(scratch), "the logs cannot be read");
 }
