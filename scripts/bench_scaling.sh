@@ -7,6 +7,7 @@
 #             4 bytes per parameter for the reduce-scatter, 2 for the all-gather
 #   waiting   ms of the step in which compute stood still for communication
 set -eu
+export LC_ALL=C              # sort and mawk expect a decimal comma otherwise, where the language has one
 [ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 data=$1
 all=$(nvidia-smi -L | grep -c '^GPU')

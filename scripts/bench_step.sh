@@ -10,6 +10,7 @@
 #   NANOGPT=DIR   a checkout, for the peer nanogpt        LLMC=FILE   llm.c's train_gpt2cu
 # CSV=FILE: the figures also as a table for scripts/plot_attention.sh FILE speed,memory
 set -eu
+export LC_ALL=C              # a decimal point
 [ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 data=$1
 shift

@@ -83,6 +83,12 @@ long_lines() {
     awk 'length > 120 { print FILENAME ":" FNR ": " length " columns" }' $sources $(find scripts test -name '*.sh')
 }
 
+# Scripts that neither set LC_ALL=C nor source a script that does.
+other_locales() {
+    grep -LE '^(export )?LC_ALL=C\>|^\. .*/(logs|download|shell)\.sh"$' scripts/*.sh test/*.sh test/*/*.sh |
+        sed 's/$/:1: want LC_ALL=C, for the decimal point of sort and mawk/'
+}
+
 backend_names='cuda|cublas|cudnn|cutlass|cute/|cub/|cooperative_groups|mma\.h|nccl|nvml|nvtx|nvtools'
 backend_headers="include[[:space:]]*[\"<]([^\">]*/)?($backend_names)"
 backend_conditionals='(if|ifdef|ifndef|elif)[[:space:](!].*(CUDA|NVCC|NCCL|CUBLAS|GPU|CPU|BACKEND|DEVICE)'
@@ -105,6 +111,7 @@ rule 'no conditional on the backend outside kernels/cpu/ and kernels/cuda/' \
      "$(lines "$backend_conditionals" | grep -vE '^kernels/(cpu|cuda)/|^kernels/philox\.h:|#ifndef [A-Z0-9_]*_H$')"
 rule 'no line is longer than 120 columns'              "$(long_lines)"
 rule 'every header of llmc/ is used'                   "$(unused_headers)"
+rule 'every script has LC_ALL=C'                       "$(other_locales)"
 rule 'every file of llmc/ has its header'              "$(files_without_header)"
 
 echo "$passed passed, $failed failed, 0 skipped"

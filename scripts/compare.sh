@@ -2,12 +2,12 @@
 # compare.sh [OPTION...] - Trains one model from one seed on the same batches with flash attention, with naive
 # attention, with flash from initial weights moved by one ulp (the twin), and with PyTorch where PYTHON (python3) has it
 # (scripts/train_reference.py, its own attention). Prints the table of scripts/compare_curves.sh and writes a page of
-# the curves. Exit code 0 if all are the same curve as flash: at most twice as far from it as the
-# twin.
+# the curves. The exit code is its verdict: 0 if all are the same curve as flash.
 #   OPTION   of train_gpt, instead of the defaults: a small model on a text on a CPU, GPT-2 124M at T = 1024 on a GPU
 #   DATA     text or token shards, 'dir/train_*.bin'; without it, a text made by tales
 #   OUT      directory of the runs (runs/compare), which is replaced
 set -eu
+export LC_ALL=C
 case ${1-} in --help|-h) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit ;; esac
 here=$(dirname "$0") gpt=${TRAIN_GPT:-./train_gpt} curves=${CURVES:-./curves} python=${PYTHON:-python3}
 out=${OUT:-runs/compare} data=${DATA-}

@@ -2,6 +2,7 @@
 # FILE.part, which becomes FILE when its SHA-256 is right: it is the file that published figures refer to. A FILE that
 # exists is only verified. NEXT: what can be done with it, for the last line.
 set -eu
+export LC_ALL=C
 case ${1-} in --help|-h) sed -n '2,/^[^#]/s/^# //p' "$0"; exit ;; esac
 part=
 

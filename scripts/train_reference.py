@@ -211,7 +211,7 @@ def load_model(directory):
 # ---- Training
 
 def learning_rate(a, step):
-    """llmc/train/optimizer.c"""
+    """llmc/train/schedule.c"""
     if step >= a.steps:
         return a.min_lr
     if step < a.warmup:
@@ -226,17 +226,19 @@ def learning_rate(a, step):
 
 
 def read_settings(path):
+    """The options of a settings.txt as arguments."""
     with open(path) as file:
         lines = [line.split(" = ", 1) for line in file if " = " in line and not line.startswith("#")]
-    settings = {name.replace("-", "_"): value.strip().strip("\"'") for name, value in lines}
+    settings = {name: value.strip().strip("\"'") for name, value in lines}
     for name, value in settings.items():
         if "dropout" in name and float(value):
             sys.exit(f"train_reference: {path}: {name} {value}: want 0, the masks are train_gpt's own")
-    return settings
+    return [f"--{name}={value}" for name, value in settings.items()]
 
 
 def parse():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                allow_abbrev=False)
     p.add_argument("--config", help="settings.txt of a run of train_gpt: its options as defaults")
     p.add_argument("--data", help="a text, or token shards: 'dir/train_*.bin'")
     p.add_argument("--init", required=True, help="checkpoint: a directory, or the model.safetensors in it")
@@ -252,9 +254,8 @@ def parse():
     p.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: autocast; the weights stay f32")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     a = p.parse_args()
-    if a.config:
-        p.set_defaults(**read_settings(a.config))
-        a = p.parse_args()
+    if a.config:            # values are checked as if they were typed; options that are not here are left out
+        a = p.parse_known_args(read_settings(a.config) + sys.argv[1:])[0]
     if not a.data:
         p.error("want --data")
     a.min_lr = a.lr / 10 if a.min_lr is None else a.min_lr

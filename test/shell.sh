@@ -7,6 +7,7 @@
 #     close_tests
 #
 # $BUILD is the build directory (build/cpu), $gpt the program in it; $cuda is "yes" where that computes on a GPU.
+export LC_ALL=C
 cd "$(dirname "$0")/../.." || exit 2
 build=${BUILD:-build/cpu}
 gpt=$PWD/$build/train_gpt

@@ -7,7 +7,7 @@ program=$1 seconds=$2
 shift 2
 here=$(dirname "$0") learned=build/fuzz-corpus
 [ $# -gt 0 ] || { cd "$here/corpus" && set -- * && cd - >/dev/null; } || exit 1
-export ASAN_OPTIONS=allocator_may_return_null=1
+export LC_ALL=C ASAN_OPTIONS=allocator_may_return_null=1
 each=$((seconds / $#)) failed=0
 [ $each -gt 0 ] || each=1
 for target in "$@"; do

@@ -89,15 +89,21 @@ expect "no settings.txt" grep -q 'train_gpt OPTIONS --perturb' "$dir/two.out"
 close_test "compare_curves.sh without a twin prints the differences and how to make the twin"
 
 make_run runs/far 0.013 step loss
-"$compare" --twin "$dir/runs/twin/log.csv" "$dir/runs/a" "$dir/runs/b" > "$dir/three.out" ||
-    wrong "0.01 is below twice 0.006"
-expect "the verdict" grep -q '^b .*  the same curve  ' "$dir/three.out"
-! "$compare" --twin "$dir/runs/twin" "$dir/runs/a" "$dir/runs/b" "$dir/runs/far" > "$dir/three.out" ||
-    wrong "0.013 is above twice 0.006"
-expect "the verdict of b" grep -q '^b .*  the same curve  ' "$dir/three.out"
-expect "the verdict of far" grep -q '^far .*  NOT the same curve  ' "$dir/three.out"
-"$compare" --twin "$dir/runs/a" "$dir/runs/a" "$dir/runs/a" > "$dir/equal.out" || wrong "a run and itself"
-close_test "compare_curves.sh decides by twice the distance of the twin"
+make_run runs/other 0.121 step loss
+make_run runs/near 0.0002 step loss                              # 1e-4 of the loss is 0.00025
+while read -r twin other code verdict; do
+    "$compare" --twin "$dir/runs/$twin" "$dir/runs/a" "$dir/runs/b" "$dir/runs/$other" > "$dir/three.out"
+    is "exit code of $other by $twin" $? "$code"
+    expect "$other by $twin: $verdict" grep -q "^$other .*  $verdict  " "$dir/three.out"
+    [ $twin = a ] || expect "the verdict of b" grep -q '^b .*  the same curve  ' "$dir/three.out"
+done <<'END'
+twin b 0 the same curve
+twin far 2 cannot tell
+twin other 1 ANOTHER curve
+a near 1 the same curve
+END
+"$compare" --twin "$dir/runs/a" "$dir/runs/a" "$dir/runs/near" > "$dir/three.out" || wrong "a twin without noise"
+close_test "compare_curves.sh decides by twice the distance of the twin, and 1e-4 of the loss"
 
 head -n 41 "$dir/runs/a/log.csv" > "$dir/short.csv"
 sed 5d "$dir/runs/a/log.csv" > "$dir/gap.csv"
@@ -119,9 +125,10 @@ close_test "compare_curves.sh refuses runs that cannot be compared"
 # must hold is that the differences are of that size (some 1e-5 in 60 steps) and the verdict is that of the rule.
 TRAIN_GPT=$gpt TALES=$build/tales CURVES=$curves PYTHON=false OUT=$dir/compare scripts/compare.sh --model d2 \
     --context 32 --batch 2 --dtype f32 --steps 60 > "$dir/compare.out" 2> "$dir/compare.err"
-is "exit code" $? "$(grep -c '  NOT the same curve  ' "$dir/compare.out")"
+is "exit code" $? "$(awk '/  cannot tell  / { code = 2 } /  ANOTHER curve  / { code = 1 } END { print code + 0 }' \
+    "$dir/compare.out")"
 for name in flash twin naive; do expect "$name" grep -q "^$name  *[0-9]" "$dir/compare.out"; done
-is "verdicts" "$(grep -cE '^naive .*  (NOT )?the same curve  ' "$dir/compare.out")" 1
+is "verdicts" "$(grep -cE '^naive .*  (the same curve|cannot tell|ANOTHER curve)  ' "$dir/compare.out")" 1
 expect "rounding" awk '/^(twin|naive) / { n += $3 ~ /^[0-9]/ && $3 < 1e-3 } END { exit n != 2 }' "$dir/compare.out"
 expect "their losses differ" sh -c '! cmp -s "$1/flash/log.csv" "$1/twin/log.csv"' - "$dir/compare"
 expect "the page" grep -q '"name": "naive"' "$dir/compare/curves.html"
@@ -281,4 +288,43 @@ for name in mawk gawk original-awk busybox; do
     $with "$compare" "$dir/runs/b" "$dir/runs/a/log.csv" | cmp - "$dir/two.out" || wrong "$name: compare_curves.sh"
 done
 close_test "every awk that is installed draws the same"
+
+# ---- A decimal comma, which sort and mawk take from the locale; the program is one that prints
+if localedef -i de_DE -f UTF-8 "$dir/de_DE.UTF-8" > /dev/null 2>&1 && command -v mawk > /dev/null; then
+    mkdir "$dir/comma"
+    printf 'all:\n' > "$dir/comma/Makefile"
+    cat > "$dir/comma/train_gpt" <<'END'
+#!/bin/sh
+case $1 in --version) echo "train_gpt (cpu)"; exit ;; esac
+while [ $# -gt 0 ]; do case $1 in --seed) seed=$2 ;; --out) out=$2 ;; esac; shift; done
+if [ "$out" = none ]; then for i in 1 2 3 4 5 6 7 8 9 10 11 12 13; do echo "step $i  1000.5 tok/s  $i.25 ms"; done
+else printf "step,loss,val_loss\n1,2,$(echo 1.5 1.25 2.0 | cut -d' ' -f$seed)\n" > "$out/log.csv"; fi
+END
+    chmod +x "$dir/comma/train_gpt"
+    printf '#!/bin/sh\nexec mawk "$@"\n' > "$dir/bin/awk"
+    with="env PATH=$dir/bin:$PATH LOCPATH=$dir LC_ALL=de_DE.UTF-8 TRAIN_GPT=./train_gpt PEERS="
+    (cd "$dir/comma" && touch text && $with sh "$OLDPWD/scripts/shakespeare.sh" text) > "$dir/comma.out"
+    is "medians" "$(grep -c ': median 1.5, ' "$dir/comma.out")" 2
+    (cd "$dir/comma" && $with STEPS=3 sh "$OLDPWD/scripts/bench_step.sh" text d4:2:32) > "$dir/comma.out" 2>&1
+    expect "the step" grep -q '| train_gpt | 63.97 (63.97 to 63.97) | 1.0 k |' "$dir/comma.out"
+    $with "$compare" "$dir/runs/b" "$dir/runs/a/log.csv" | cmp - "$dir/two.out" || wrong "compare_curves.sh"
+    close_test "a decimal comma changes no figure"
+else
+    skip_test "a decimal comma changes no figure" "no localedef, or no mawk"
+fi
+
+# ---- train_reference.py reads the settings of a run; without PyTorch
+if python3 -c '' 2> /dev/null; then
+    mkdir -p "$dir/python/torch/nn"
+    for module in numpy torch/__init__ torch/nn/functional; do : > "$dir/python/$module.py"; done
+    echo "class Module: pass" > "$dir/python/torch/nn/__init__.py"
+    for schedule in wsd exotic; do
+        printf 'data = text\nmodel = d4\nmin-lr = 1e-4\nschedule = %s\n' $schedule > "$dir/settings.txt"
+        PYTHONPATH=$dir/python python3 scripts/train_reference.py --config "$dir/settings.txt" --init "$dir/none" \
+            --out "$dir/reference" > "$dir/$schedule.out" 2>&1
+    done
+    expect "wsd" grep -q 'none: no checkpoint' "$dir/wsd.out"
+    expect "another" grep -q "argument --schedule: invalid choice: 'exotic'" "$dir/exotic.out"
+    close_test "train_reference.py refuses a schedule that it does not have"
+fi
 close_tests
