@@ -142,8 +142,8 @@ static void write_csv(NewFile *new, FileMap old) {
         keep_row(new, &line, step == last ? new->resume->val_loss : NAN);
     }
     if (rows < last)
-        print_line(stdout, "%s: of the rows up to step %" PRId64 " %" PRId64 " are missing or damaged", new->path.text,
-                   last, last - rows);
+        print_line(stdout, "%s: %" PRId64 " of %" PRId64 " rows are missing or damaged", new->path.text, last - rows,
+                   last);
 }
 
 /* ---- log.jsonl */

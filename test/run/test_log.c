@@ -115,7 +115,7 @@ static void the_log_holds_the_health(void) {
 /* A resume without a step. before, after: the rows of log.csv, with ROWS and a header; before NULL = no file. val_loss:
    of step keep, as a stop may have cut its validation short; 0 = unknown. said: all that is printed about the log. */
 #define HEADER "step,seconds,tokens,loss,val_loss,norm,lr,ms,tokens_per_s\n"
-#define MISSING(last, count) "log.csv: of the rows up to step " #last " " #count " are missing or damaged\n"
+#define MISSING(last, count) "log.csv: " #count " of " #last " rows are missing or damaged\n"
 #define ROWS   HEADER "1,.5,256,4,,1,.1,9,8\n2,1,512,3,,1,.1,9,8\n"
 typedef struct { const char *before; int64_t keep; double val_loss; const char *after, *said; } ResumedLog;
 
