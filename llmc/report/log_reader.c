@@ -37,8 +37,7 @@ typedef struct { const FileLine *line; LogEvent event; } EventLine;
 static void read_event(void *argument) {
     static const char *const texts[][2] = { { "sample", "text" }, { "warning", "message" }, { "end", "reason" } };
     EventLine *e = argument;
-    Json *json = e->event.json = json_parse_line(e->line, "log.jsonl");
-    REQUIRE(json, "log.jsonl: a blank line");
+    Json *json = e->event.json = json_parse(e->line->text, e->line->size, "log.jsonl");
     const Json *step = json_find(json, "step");
     e->event.kind = json_string(json, "event");
     if (step) e->event.step = json_integer(step, 0, INT64_MAX);
@@ -48,7 +47,8 @@ static void read_event(void *argument) {
 int log_read_event(const FileLine *line, LogEvent *event) {
     EventLine e = { .line = line };
     char why[FAIL_LENGTH];
-    if (fails(read_event, &e, why)) return 0;
+    const int is_damaged = fails(read_event, &e, why);
+    if (is_damaged) json_free(e.event.json);
     *event = e.event;
-    return 1;
+    return !is_damaged;
 }

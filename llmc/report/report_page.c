@@ -68,7 +68,7 @@ static void read_rows(PageRun *run) {
     int64_t lines = 0, rows = 0, per = 1;
     for (FileLine ahead = line; log_next_line(map, &ahead); ) lines++;
     while (per * PAGE_POINTS < lines) per *= 2;
-    run->point = host_alloc(PAGE_POINTS * sizeof(Point), "the points of a page");
+    run->point = host_alloc((size_t)(lines / per + 1) * sizeof(Point), "the points of a page");
     while (log_next_line(map, &line)) {
         Point step = { .steps = 1 };
         if (isnan(log_read_row(&columns, &line, step.value))) continue;

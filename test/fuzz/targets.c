@@ -483,7 +483,7 @@ static void open_log(void *dir) {
 static void read_log_file(const char *path, const char *bytes, size_t size) {
     tzset();            /* strftime calls it, and it keeps the memory that its first call allocates */
     fuzz_file(path, bytes, size);
-    fuzz_try(open_log, "OUT", KEEPS, path);          /* a damaged event is not freed */
+    fuzz_try(open_log, "OUT", FREES_ALL, path);
 }
 
 static void read_log(const char *bytes, size_t size)    { read_log_file("OUT/log.csv", bytes, size); }
@@ -500,7 +500,7 @@ static void write_page(void *log) {
 
 static void read_page(const char *bytes, size_t size) {
     two_files("OUT/log.csv", "OUT/log.jsonl", bytes, size);
-    fuzz_try(write_page, "OUT/log.csv", KEEPS, "OUT/log.");
+    fuzz_try(write_page, "OUT/log.csv", FREES_ALL, "OUT/log.");
 }
 
 /* ---- bpe: the first byte says what the rest is: 't' tokenizer.json, else vocab.json, a zero byte, merges.txt. What is
