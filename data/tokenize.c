@@ -38,19 +38,11 @@ static Option table[] = {
     {0}
 };
 
-/* The files of any tokenizer. */
-static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
-                                     "special_tokens_map.json", "added_tokens.json", "encoder.json", "vocab.bpe",
-                                     NULL };
-
 static void train(Texts *texts) {
     double start = seconds_now();
     directory_make(out);
     REQUIRE(directory_lock(out).fd, "%s: another process writes to this directory: want another --out", out);
-    for (const char *const *name = names; *name; name++) {
-        Path path = path_of(out, *name);
-        REQUIRE(!file_exists(path.text), "%s exists: want another --out", path.text);
-    }
+    bpe_require_none(out);
     BpeTrainer *trainer = bpe_trainer_create();
     while (texts_next(texts)) bpe_trainer_add(trainer, texts->span, texts->span_count);
     REQUIRE(texts->documents, "%s: the texts are empty", texts->path[0]);

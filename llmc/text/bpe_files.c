@@ -355,8 +355,14 @@ char *bpe_file_text(const Bpe *bpe, const char *name, int T) {
     return text;
 }
 
-enum { FILES = 4 };
-static const char *const files[FILES] = { "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt" };
+enum { FILES = 4, NAMES = 8 };      /* files that are written, and those of any tokenizer */
+static const char *const files[NAMES] = { "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
+                                          "special_tokens_map.json", "added_tokens.json", "encoder.json", "vocab.bpe" };
+
+void bpe_require_none(const char *dir) {
+    for (int i = 0; i < NAMES; i++)
+        REQUIRE(!dir_has_file(dir, files[i]), "%s/%s exists: want another --out", dir, files[i]);
+}
 
 typedef struct { const Bpe *bpe; const char *dir; char *partial[FILES]; } Written;
 

@@ -20,7 +20,15 @@ typedef struct {
     int64_t      done, documents;   /* read so far */
     BpeSpan     *span;              /* the batch: document by document, long ones in parts that can be encoded alone */
     size_t       span_count;
-    struct TextsState *state;
+    /* for texts.c alone */
+    int          file;              /* the current one */
+    size_t       at;                /* where the next document begins in it */
+    FileLine     line;              /* documents that are lines or JSONL: the last line read */
+    const unsigned char *text;      /* rest of the document */
+    size_t       left, tail;        /* bytes of the rest; bytes of the file that count as read at its end */
+    int          begins, is_after_mark;     /* no part of it is in a batch yet; the last read was a mark or nothing */
+    struct Json *json;              /* values of the batch, a list by next */
+    size_t       span_room, batch_bytes;
 } Texts;
 
 /* Prints a line when a text has <|endoftext|> that will not be the token, when it looks like JSONL and is read as text,

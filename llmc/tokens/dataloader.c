@@ -26,8 +26,7 @@ struct Tokens {
     int        is_slice;            /* name, files and tokenizer belong to another stream */
     int        is_text;
     Tokenizer  tokenizer, beside;   /* of the tokens; the one beside shards, NULL = not looked for */
-    uint64_t   fingerprint;         /* if is_hashed */
-    int        is_hashed;
+    uint64_t   fingerprint;         /* 0 = not known yet */
     int64_t    first, count;        /* within the stream of all files */
 };
 
@@ -35,37 +34,25 @@ struct Tokens {
 
 /* Sets map, data and count; returns the bytes per token. */
 static int open_file(TokenFile *f) {
-    f->map = file_map(f->name);
-    const ShardHeader header = shard_header(f->map);
+    const FileMap map = f->map = file_map(f->name);
+    const ShardHeader header = shard_header(map);
     const int width = header.magic == SHARD_UINT16 ? 2 : header.magic == SHARD_UINT32 ? 4 : 1;
-    const char *kind = width > 1 ? NULL : file_kind(f->map.bytes, f->map.size);
-    REQUIRE(f->map.size > 0, "%s: the file is empty, want a text or a token shard", f->name);
+    const char *kind = width > 1 ? NULL : file_kind(map.bytes, map.size);
     REQUIRE(!kind, "%s: this is %s, want a text or a token shard", f->name, kind);
+    REQUIRE(width > 1 || !ends_with(f->name, ".bin"), "%s: magic %u, want %d or %d: not a token shard (nanoGPT's .bin "
+            "files have no header: train on the text itself)", f->name, header.magic, SHARD_UINT16, SHARD_UINT32);
     REQUIRE(width == 1 || !dir_has_file(file_parent(f->name).text, SHARDS_INCOMPLETE), "%s: tokenize did not complete "
             "the shards in this directory; start it again, or remove %s", f->name, SHARDS_INCOMPLETE);
-    if (width == 1 && !ends_with(f->name, ".bin")) {
-        f->data  = f->map.bytes;
-        f->count = f->map.size;
-        return 1;
-    }
-    REQUIRE(width > 1 || f->map.size < 4, "%s: magic %u, want %d or %d: not a token shard (nanoGPT's .bin files have "
-            "no header: train on the text itself)", f->name, header.magic, SHARD_UINT16, SHARD_UINT32);
-    REQUIRE(f->map.size >= SHARD_HEADER_BYTES, "%s: truncated: the file has %lld bytes, a shard's header alone has %d",
-            f->name, (long long)f->map.size, SHARD_HEADER_BYTES);
-    REQUIRE(header.version == 1 || (width == 4 && header.version == 7), "%s: shard version %u, want %s", f->name,
-            header.version, width == 2 ? "1" : "1 or 7");
-    f->data  = f->map.bytes + SHARD_HEADER_BYTES;
-    f->count = header.count;
-    const int64_t want = SHARD_HEADER_BYTES + f->count * width;
-    REQUIRE(f->map.size == want, "%s: %s: the header promises %lld tokens, %lld bytes in all, the file has %lld",
-            f->name, f->map.size < want ? "truncated" : "too long", (long long)f->count, (long long)want,
-            (long long)f->map.size);
-    REQUIRE(f->count > 0, "%s: a shard without tokens: remove it", f->name);
+    REQUIRE(width == 1 || header.version == 1 || (width == 4 && header.version == 7), "%s: shard version %u, want %s",
+            f->name, header.version, width == 2 ? "1" : "1 or 7");
+    const int64_t start = width == 1 ? 0 : SHARD_HEADER_BYTES;
+    f->data  = map.bytes + start;
+    f->count = width == 1 ? map.size : header.count;
+    const int64_t want = start + f->count * width;
+    REQUIRE(map.size == want, "%s: %s: the header promises %lld tokens, %lld bytes in all, the file has %lld", f->name,
+            map.size < want ? "truncated" : "too long", (long long)f->count, (long long)want, (long long)map.size);
+    REQUIRE(f->count > 0, "%s: no tokens: remove it", f->name);
     return width;
-}
-
-static const char *kind_of_width(int width) {
-    return width == 1 ? "a text" : width == 2 ? "a shard of uint16" : "a shard of uint32";
 }
 
 /* An unreadable directory is an error: its files would be missing silently. */
@@ -75,6 +62,7 @@ static int glob_failed(const char *path, int error) {
 }
 
 Tokens *tokens_open(const char *pattern) {
+    static const char *const kinds[] = { NULL, "a text", "a shard of uint16", NULL, "a shard of uint32" };
     glob_t found = { .gl_pathc = 1, .gl_pathv = (char *[]){ (char *)pattern } };
     int is_file = file_exists(pattern);      /* a file name can contain the characters of a pattern */
     if (!is_file && errno == EACCES) glob_failed(pattern, errno);
@@ -92,7 +80,7 @@ Tokens *tokens_open(const char *pattern) {
         int width = open_file(f);
         if (f == t->file) t->width = width;
         REQUIRE(width == t->width, "%s: this is %s, but %s is %s: want files of one kind", f->name,
-                kind_of_width(width), t->file[0].name, kind_of_width(t->width));
+                kinds[width], t->file[0].name, kinds[t->width]);
         t->count += f->count;
     }
     if (!is_file) globfree(&found);
@@ -138,15 +126,12 @@ Tokens *tokens_open_text(const char *pattern, const TextFormat *format) {
 }
 
 Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count) {
-    REQUIRE(first >= 0 && count >= 2 && count <= tokens->count && first <= tokens->count - count,
-            "%s: a part of %lld tokens from token %lld on, want 2 or more of its %lld", tokens->name,
-            (long long)count, (long long)first, (long long)tokens->count);
     Tokens *t = host_alloc(sizeof *t, "a token stream");
     *t = *tokens;
     t->is_slice = 1;
     t->first   += first;
     t->count    = count;
-    t->is_hashed = 0;
+    t->fingerprint = 0;
     return t;
 }
 
@@ -197,13 +182,13 @@ static void read_tokens(const Tokens *t, int64_t first, int64_t count, int32_t *
 uint64_t tokens_fingerprint(Tokens *t) {
     const int64_t end = t->first + t->count;
     int64_t position = t->first, here;
-    for (const TokenFile *f = file_at(t, position); position < end && !t->is_hashed; f++, position += here) {
+    if (t->fingerprint) return t->fingerprint;
+    for (const TokenFile *f = file_at(t, position); position < end; f++, position += here) {
         here = (end < f->first + f->count ? end : f->first + f->count) - position;
         const unsigned char *data = f->data + (position - f->first) * t->width;
         const uint64_t next[3] = { t->fingerprint, (uint64_t)here, xxh64(data, (size_t)(here * t->width)) };
         t->fingerprint = xxh64(next, sizeof next);
     }
-    t->is_hashed = 1;
     return t->fingerprint;
 }
 
@@ -260,16 +245,15 @@ void tokens_check(const Tokens *t, int V) {
     int32_t block[BLOCK];
     if (t->width < 4 && V >= 1 << 8 * t->width) return;     /* every value of the type is an id */
     for (int64_t first = 0; first < t->count; first += BLOCK) {
-        int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK, i = 0, wrong = 0;
+        int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK, i = 0;
         read_tokens(t, first, count, block);
-        for (int k = 0; k < count; k++) wrong |= (uint32_t)block[k] >= (uint32_t)V;     /* vectorised */
-        while (wrong && (uint32_t)block[i] < (uint32_t)V) i++;
+        while (i < count && (uint32_t)block[i] < (uint32_t)V) i++;
+        if (i == count) continue;
         const int64_t position = t->first + first + i;
         const TokenFile *f = file_at(t, position);
-        REQUIRE(!wrong, "%s: token %lld is id %u, want below %d, the vocabulary%s", f->name,
-                (long long)(position - f->first), (uint32_t)block[i], V,
-                shards_is_cache(f->name) ? "; remove this file, and it is made again" :
-                t->width == 4 && V < 128256 ? "; want --vocab 128256 for Llama 3's tokens" : "");
+        fail("%s: token %lld is id %u, want below %d, the vocabulary%s", f->name, (long long)(position - f->first),
+             (uint32_t)block[i], V, shards_is_cache(f->name) ? "; remove this file, and it is made again" :
+             t->width == 4 && V < 128256 ? "; want --vocab 128256 for Llama 3's tokens" : "");
     }
 }
 
@@ -298,33 +282,21 @@ char *corpus_val_beside(const char *data) {
 }
 
 Corpus corpus_open(const char *data, const char *val_data, double val_fraction, const TextFormat *format) {
-    REQUIRE(data, "nothing to train on: want a text or token shards, such as ./train_gpt book.txt; see --help");
-    Corpus c = { .train = tokens_open_text(data, format), .val_floor = NAN };
-    int are_bytes = tokens_are_bytes(c.train);
+    Corpus c = { .train = data ? tokens_open_text(data, format) : NULL, .val_floor = NAN };
     if (val_data) {
         TextFormat as_train = *format;
-        as_train.tokenizer = c.train->tokenizer;
+        if (c.train) as_train.tokenizer = c.train->tokenizer;
         c.val = tokens_open_text(val_data, &as_train);
-        REQUIRE(are_bytes == tokens_are_bytes(c.val), "--data %s and --val-data %s: one is a text, the other token "
-                "shards; want two texts or two sets of shards", data, val_data);
-        if (are_bytes) c.val_floor = text_floor(val_data);
-    } else if (tokens_are_text(c.train) && val_fraction > 0) {
+        REQUIRE(!c.train || tokens_are_bytes(c.train) == tokens_are_bytes(c.val), "--data %s and --val-data %s: one is "
+                "a text, the other token shards; want two texts or two sets of shards", data, val_data);
+        if (tokens_are_bytes(c.val)) c.val_floor = text_floor(val_data);
+    } else if (c.train && tokens_are_text(c.train) && val_fraction > 0) {
         int64_t count = tokens_count(c.train), kept = (int64_t)((double)count * (1 - val_fraction));
         REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld %s are too few for --val-fraction %g, want 2 in each part",
-                data, (long long)count, are_bytes ? "bytes" : "tokens", val_fraction);
+                data, (long long)count, tokens_are_bytes(c.train) ? "bytes" : "tokens", val_fraction);
         c.val = tokens_slice(c.train, kept, count - kept);
         c.train->count = kept;
     }
-    return c;
-}
-
-Corpus corpus_open_eval(const char *data, double val_fraction, const TextFormat *format) {
-    if (val_fraction == 1) {
-        Tokens *val = tokens_open_text(data, format);
-        return (Corpus){ .val = val, .val_floor = tokens_are_bytes(val) ? text_floor(data) : NAN };
-    }
-    Corpus c = corpus_open(data, NULL, val_fraction, format);
-    REQUIRE(c.val, "--val-fraction %g with --eval: want a text, and more than 0", val_fraction);
     return c;
 }
 

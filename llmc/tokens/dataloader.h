@@ -30,7 +30,7 @@ typedef struct { Tokenizer tokenizer; DocumentKind documents; const char *field;
 Tokens *tokens_open_text(const char *pattern, const TextFormat *format);
 
 /* Tokens first .. first + count - 1, at least 2, as a stream that shares the files of the original, which must outlive
-   it. */
+   it. Not checked. */
 Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count);
 
 int64_t tokens_count(const Tokens *tokens);
@@ -62,13 +62,11 @@ typedef struct {
     double  val_floor;         /* entropy of --val-data in nats per byte: no model has a lower loss; NaN = unknown */
 } Corpus;
 
-/* Opens --data and --val-data, as in tokens_open_text. Without val_data (NULL) the last val_fraction of a text is for
-   validation; shards have none. Fails without data, on a text with shards, and on too few bytes to split. */
+/* Opens --data and --val-data, as in tokens_open_text, where they are not NULL. Without val_data the last val_fraction
+   of a text is for validation; shards have none. Fails on a text with shards, and on too few bytes to split. */
 Corpus corpus_open(const char *data, const char *val_data, double val_fraction, const TextFormat *format);
 /* "DIR/val_*.bin" for "DIR/train_*.bin", a new string, where tokenize has made such shards; else NULL. */
 char  *corpus_val_beside(const char *data);
-/* The data of --eval, as val: all, or with val_fraction < 1 the part of a text that corpus_open has for validation. */
-Corpus corpus_open_eval(const char *data, double val_fraction, const TextFormat *format);
 void   corpus_check(Corpus *corpus, int V);    /* tokens_check of both; fails on ranks with other data */
 char  *corpus_text(const Corpus *corpus);       /* "book.txt, 90000 bytes to train on, 10000 to validate on" */
 

@@ -36,14 +36,13 @@ typedef struct {
     int64_t     tokens[2];          /* total: train, val */
     int32_t    *ids;                /* tokens of a batch */
     size_t      room;
-    double      start, printed;     /* seconds */
+    double      start;              /* seconds */
 } Writer;
 
 static Writer open_writer(Bpe *bpe, Texts *texts) {
-    double now = seconds_now();
     REQUIRE(texts->kind != DOCUMENT_MARK || bpe_vocabulary(bpe)->end_of_text >= 0, "--documents mark: the tokenizer "
             "has no end-of-text token; want \"eos_token\" in its tokenizer_config.json");
-    return (Writer){ .bpe = bpe, .texts = texts, .max = UINT32_MAX, .start = now, .printed = now,
+    return (Writer){ .bpe = bpe, .texts = texts, .max = UINT32_MAX, .start = seconds_now(),
                      .width = bpe_vocabulary(bpe)->V <= 1 << 16 ? 2 : 4 };
 }
 
@@ -74,26 +73,21 @@ static void close_shard(Writer *w) {
     w->file = NULL;
 }
 
-static void write_ids(Writer *w, const int32_t *ids, size_t count) {
-    enum { BLOCK = 4096 };
-    uint16_t narrow[BLOCK];
+/* Changes the ids: those of 16 bits are packed where they lie. */
+static void write_ids(Writer *w, int32_t *ids, size_t count) {
+    for (size_t i = 0; w->width == 2 && i < count; i++)
+        memcpy((char *)ids + 2 * i, &(uint16_t){ (uint16_t)ids[i] }, 2);
+    file_write(w->file, ids, (size_t)w->width * count);
     w->count += (int64_t)count;
-    if (w->width == 4) file_write(w->file, ids, 4 * count);
-    for (size_t at = 0; w->width == 2 && at < count; at += BLOCK) {
-        size_t block = count - at < BLOCK ? count - at : BLOCK;
-        for (size_t i = 0; i < block; i++) narrow[i] = (uint16_t)ids[at + i];
-        file_write(w->file, narrow, 2 * block);
-    }
     if (ferror(w->file)) close_shard(w);                /* fail early, not after gigabytes */
 }
 
 static void print_progress(Writer *w) {
-    double now = seconds_now();
-    if (now - w->printed < 1 || !isatty(STDOUT_FILENO)) return;
-    w->printed = now;
     char text[64];
+    if (!isatty(STDOUT_FILENO)) return;
     snprintf(text, sizeof text, "tokenizing: %.0f %%, %.1f MB/s", 100.0 * (double)w->texts->done /
-             (double)w->texts->bytes, 1e-6 * (double)w->texts->done / (now - w->start));
+             (double)w->texts->bytes, 1e-6 * (double)w->texts->done /
+             (seconds_now() - w->start));
     print_in_place(text);
 }
 
@@ -166,19 +160,18 @@ static void write_batches(void *writer) {
 /* After gigabytes a line of JSONL may be refused, or the disk be full: the incomplete shard is removed. */
 static void write_all(Writer *w) {
     const Texts *t = w->texts;
-    char message[FAIL_LENGTH], more[32] = "";
+    char message[FAIL_LENGTH];
     if (fails(write_batches, w, message)) {
         stop_remove();
         fail("%s", message);
     }
     stop_removes(NULL);
     const double seconds = seconds_now() - w->start;
-    if (t->count > 1) snprintf(more, sizeof more, " and %d more", t->count - 1);
     if (isatty(STDOUT_FILENO)) print_in_place("");
-    print_line(stdout, "tokenized %.255s%s: %.1f MB, %lld document%s, %lld tokens, %.2f s, %.1f MB/s -> %s", t->path[0],
-               more, 1e-6 * (double)t->bytes, (long long)t->documents, t->documents == 1 ? "" : "s",
-               (long long)(w->tokens[0] + w->tokens[1]), seconds, 1e-6 * (double)t->bytes / seconds,
-               w->dir ? w->dir : w->cache);
+    print_line(stdout, "tokenized %.255s%s: %.1f MB, %lld document%s, %lld tokens, %.2f s, %.1f MB/s -> %s",
+               t->path[0], t->count > 1 ? ", ..." : "", 1e-6 * (double)t->bytes, (long long)t->documents,
+               t->documents == 1 ? "" : "s", (long long)(w->tokens[0] + w->tokens[1]), seconds,
+               1e-6 * (double)t->bytes / seconds, w->dir ? w->dir : w->cache);
     if (t->documents > 1 && bpe_vocabulary(w->bpe)->end_of_text < 0)
         print_line(stdout, "%lld documents are joined: the tokenizer has no end-of-text token; \"eos_token\" in its "
                    "tokenizer_config.json names one", (long long)t->documents);
@@ -206,8 +199,7 @@ static void remove_shard(const char *path) {
 
 /* What a killed process has left. Where a file system has no locks, it stays. */
 static void remove_abandoned(const char *path) {
-    const int flags = O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC;
-    const int fd = shards_is_cache(path) && !ends_with(path, ".bin") ? open(path, flags) : -1;
+    const int fd = shards_is_cache(path) && !ends_with(path, ".bin") ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) unlink(path);
     if (fd >= 0) close(fd);
 }

@@ -29,7 +29,9 @@ int use_checkpoint(Settings *s, Option *options) {
     const TextFormat format = text_format(s, tokenizer);
     const Purpose purpose = s->sample ? GENERATE : EVALUATE;
     if (s->task)      task = task_read(s->task, path, tokenizer, &config);
-    else if (s->eval) corpus = corpus_open_eval(path, is_part ? s->val_fraction : 1, &format);
+    else if (s->eval) corpus = corpus_open(is_part ? path : NULL, is_part ? NULL : path, s->val_fraction, &format);
+    REQUIRE(!s->eval || s->task || corpus.val, "--val-fraction %g with --eval: want a text, and more than 0",
+            s->val_fraction);
     batch_choose(s, &config, purpose);
     const int B = (int)s->batch;
     MemoryPlan plan = memory_plan_check(&config, s->attention, B, purpose);
