@@ -63,7 +63,8 @@ static void prepare_run(Run *run) {
         saved.T = (int)s->context;                                  /* --init: more rows of wpe */
     run->tokenizer = tokenizer_choose(s, tokenizer_is_given, run->from, saved.V);
     const TextFormat format = text_format(s, run->tokenizer);
-    if (!run->checkpoint && !s->val_data && s->data) s->val_data = corpus_val_beside(s->data);
+    REQUIRE(s->data, "nothing to train on: want a text or token shards, such as ./train_gpt book.txt; see --help");
+    if (!run->checkpoint && !s->val_data) s->val_data = corpus_val_beside(s->data);
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction, &format);
     if (!s->resume && !comm_rank) run->dir = run_dir_choose(s->out, s->data, 0, s->dry_run);
     if (s->resume && !run->checkpoint)

@@ -119,6 +119,4 @@ void settings_check(const Settings *s) {
             "file for the items of --task", s->out);
     REQUIRE(!s->eval || s->data || s->val_data, "--eval %s: want a text, too, to evaluate this checkpoint on: "
             "--data FILE or --val-data FILE", s->eval);
-    REQUIRE(s->eval || s->sample || s->resume || s->data, "nothing to train on: want a text or token shards, such as "
-            "./train_gpt book.txt; see --help");
 }
