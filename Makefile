@@ -228,6 +228,9 @@ bench-context: all
 	@scripts/plot_attention.sh $(BUILD)/context.csv speed,memory "train_gpt=flash,naive$$(grep -q reference-eager \
 	    $(BUILD)/context.csv && echo ',reference-eager=PyTorch eager')" > $(BUILD)/context.svg
 	@echo "picture: $(BUILD)/context.svg"
+#: bench-launch    start, heartbeat and end of up to 2,048 ranks that compute nothing
+bench-launch: all $(BUILD)/launch_probe
+	BUILD=$(BUILD) test/ranks/bench_launch.sh $(BENCH)
 #: bench-scaling   the training step on several GPUs compared with one (DATA=...)
 bench-scaling: all $(BUILD)/bench_comm
 	scripts/bench_scaling.sh $(DATA_OF) $(BENCH)

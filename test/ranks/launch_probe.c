@@ -1,5 +1,5 @@
 /* launch_probe.c - A program of several ranks that computes nothing, for test_launch.sh: it takes the options of
-   train_gpt, "trains" steps of 10 ms, and does at step 5 what the variable PROBE_<rank> says:
+   train_gpt, "trains" steps of 10 ms, or $PROBE_STEP_MS, and does at step 5 what the variable PROBE_<rank> says:
 
      fail     fail()                       wait     has a pending collective from then on
      error    comm reports an error        late     calls heartbeat_end 1 s after the others
@@ -117,10 +117,11 @@ int main(int argc, char **argv) {
     rendezvous_join(options);
     printf("rank %d of %d, local %d, joined\n", comm_rank, comm_size, launch_local_rank);
     fflush(stdout);
+    const char *step_ms = getenv("PROBE_STEP_MS");
     int64_t step = 0;
     for (; step < s.steps && !stop_requested(); step++) {
         heartbeat_note(step);
-        usleep(10 * 1000);
+        usleep(1000 * (step_ms ? (useconds_t)atoi(step_ms) : 10));
         if (save_requested()) fprintf(stderr, "rank %d saves\n", comm_rank);
         if (step != 5) continue;
         if (!strcmp(what, "fail"))  fail("disk full");

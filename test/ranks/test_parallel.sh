@@ -149,6 +149,35 @@ if [ ! "$cuda" ] && ! grep -q __asan_init "$gpt"; then       # a sanitizer must 
 fi
 close_test "signals, time limits and non-finite steps are decisions of all ranks"
 
+# ---- One rank of the last number is killed, stopped, or has no memory: all end after --comm-timeout, and a resume continues
+last_rank=$((last - 1))
+for fault in KILL STOP memory; do
+    if [ $fault = memory ] && { [ "$cuda" ] || ! prlimit --version > /dev/null 2>&1; }; then continue; fi
+    out=$dir/rank-$fault
+    MALLOC_MMAP_THRESHOLD_=65536 "$gpt" $model --gpus $last --batch 2 --steps 1000000 --val-every 0 --save-every 20 \
+        --keep 0 --comm-timeout 2 --out "$out" > "$out.out" 2> "$out.err" &
+    pid=$!
+    wait_for "^4.," "$out/log.csv"
+    process=$(cut -d ' ' -f $last "/proc/$pid/task/$pid/children")
+    began=$(date +%s)
+    if [ $fault = memory ]; then prlimit --pid "$process" --as=1000000; else kill -$fault "$process"; fi
+    wait $pid
+    is "exit code" $? 1
+    expect "seconds" test $(($(date +%s) - began)) -le 8
+    case $fault in
+    KILL)   want="was killed or crashed at step [0-9]*;" ;;
+    STOP)   want="has not answered for 2 s at step [0-9]*:" ;;
+    memory) want="out of memory: .* bytes" ;;
+    esac
+    is "lines" "$(grep -vc "^train_gpt: warning" "$out.err")" 1
+    expect "it is named" grep "^train_gpt: rank $last_rank (host .*, pid $process).*$want" "$out.err"
+    steps=$(ls "$out" | sed -n 's/^step-0*\([1-9][0-9]*\)$/\1/p' | tail -n 1)       # one may be incomplete
+    expect "a checkpoint of step 20 or later" test "$steps" -ge 20
+    expect "the resume" "$gpt" --resume "$out" --gpus $last --steps $((steps + 5))
+    is "rows" "$(rows_of "$out")" $((steps + 5))
+done
+close_test "a rank that is killed, stopped, or out of memory ends the run, is named, and the resume continues"
+
 # ---- The best checkpoint and --early-stop: as with one rank, also when the first save of a best fails on rank 0
 awk 'BEGIN { for (i = 0; i < 300; i++) printf "abc" }' > "$dir/abc.txt"
 awk 'BEGIN { for (i = 0; i < 100; i++) printf "cba" }' > "$dir/cba.txt"
