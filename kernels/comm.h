@@ -14,7 +14,7 @@ void comm_make_id(char id[COMM_ID_BYTES]);
 
 /* Called on all ranks, after device_open, with rank 0's id. Returns when they are connected, fails after two minutes.
    sockets: for a backend that uses them, the CPU's: connected stream sockets, which comm closes; on rank 0 those to all
-   ranks by rank ([0] is unused), elsewhere that to rank 0. size 1: no work, both may be NULL. */
+   ranks by rank ([0] is unused), elsewhere that to rank 0; the array stays. size 1: no work, both may be NULL. */
 extern const int comm_uses_sockets;
 void comm_open(int rank, int size, const char id[COMM_ID_BYTES], const int *sockets);
 void comm_close(void);                  /* on all ranks; completes pending operations */

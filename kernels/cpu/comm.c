@@ -3,7 +3,6 @@
    write show in the results. Sums are in rank order: the same bits in every run. */
 #include <errno.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -11,8 +10,6 @@
 #include "../check.h"
 #include "../comm_backend.h"
 #include "../device.h"
-
-enum { GRACE_SECONDS = 5 };
 
 /* Sent before the data of an operation, and compared: every rank must issue the same ones. sends, receives: elements of
    this rank. to, from: the ranks of an exchange. */
@@ -25,19 +22,17 @@ typedef struct Operation {
     struct Operation *next;
 } Operation;
 
-static int *peers;                      /* the sockets of comm_open */
+static const int *peers;                /* the sockets of comm_open */
 static _Atomic int peer_count;
 static Operation *oldest, **newest = &oldest;
 static _Atomic int64_t issued, completed;
 static _Atomic double waiting_since;    /* 0 = not in comm_wait */
 static double waited_seconds;
 static _Atomic int aborted;
-static char error_text[1024];
-static const char *_Atomic error;
 
 const int   comm_uses_sockets = 1;
 const char *comm_refuse(void)    { return NULL; }
-const char *comm_error(void)     { return error; }
+const char *comm_error(void)     { return NULL; }     /* comm_wait fails */
 double      comm_waited_ms(void) { return 1e3 * waited_seconds; }
 void        comm_make_id(char id[COMM_ID_BYTES]) { memset(id, 0, COMM_ID_BYTES); }
 
@@ -55,21 +50,15 @@ static void *allocate(size_t bytes, CommKind kind) {
 /* ---- Sockets */
 
 void comm_connect(const char id[COMM_ID_BYTES], const int *sockets) {
-    const size_t bytes = sizeof *peers * (size_t)(comm_rank ? 1 : comm_size);
     (void)id;
-    peers = memcpy(allocate(bytes, ALL_REDUCE), sockets, bytes);
+    peers = sockets;
     peer_count = comm_rank ? 1 : comm_size;             /* last: comm_abort may come from another thread */
 }
 
-/* Waits before it fails: a watchdog may end the process first, with a message that names the cause. */
 static void lost(int rank, const Header *h) {
     while (aborted) pause();
-    snprintf(error_text, sizeof error_text, "comm: rank %d closed its connection before %s %lld was complete (%s)",
-             rank, comm_kind_name((CommKind)h->kind), (long long)h->id, comm_where());
-    error = error_text;
-    sleep(GRACE_SECONDS);
-    while (aborted) pause();
-    fail("%s", error_text);
+    fail("comm: rank %d closed its connection before %s %lld was complete (%s)", rank,
+         comm_kind_name((CommKind)h->kind), (long long)h->id, comm_where());
 }
 
 /* EAGAIN: the socket has a timeout; a watchdog decides how long is too long. */
@@ -212,7 +201,5 @@ void comm_close(void) {
     if (comm_size == 1) return;
     comm_wait((CommOp){ issued });
     for (int r = 0; r < peer_count; r++) close(peers[r]);
-    free(peers);
-    peers = NULL;
     peer_count = 0;
 }

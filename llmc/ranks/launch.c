@@ -17,13 +17,13 @@
 #include "../../kernels/device.h"
 #include "../base/files.h"
 #include "../base/os.h"
+#include "../base/terminal.h"
 #include "rendezvous.h"
 #include "sockets.h"
 
 enum { RANKS_MAX = 4096, KILL_SECONDS = 5 };    /* KILL_SECONDS: from SIGTERM to SIGKILL, after a failure */
 
 int launch_local_rank;
-static Rendezvous ranks = { .listener = -1 };
 
 /* ---- Variables of launchers */
 
@@ -78,17 +78,17 @@ static int require_variable(const char *name, int min, int max) {
 static void read_first_host(const char *list) {
     const char *whole = list;
     size_t length = 0;
-    for (; *list && *list != ',' && length < sizeof ranks.host - 1; list++) {
+    for (; *list && *list != ',' && length < sizeof root.host - 1; list++) {
         if (*list != '[') {
-            ranks.host[length++] = *list;
+            root.host[length++] = *list;
             continue;
         }
         const char *close = strchr(list, ']');
         REQUIRE(close, "node list of Slurm '%.100s': want a ] after [", whole);
-        while (length < sizeof ranks.host - 1 && !strchr("-,]", *++list)) ranks.host[length++] = *list;
+        while (length < sizeof root.host - 1 && !strchr("-,]", *++list)) root.host[length++] = *list;
         list = close;
     }
-    ranks.host[length] = 0;
+    root.host[length] = 0;
     REQUIRE(length, "SLURM_JOB_NODELIST: want the hosts of the job");
 }
 
@@ -107,19 +107,19 @@ static void read_address(const Launcher *l) {
     char parent[16] = "";
     REQUIRE(has_address || l->nodes || is_one_host, "MASTER_ADDR is not set: want the host of rank 0%s",
             l->host_size ? ", as there are several" : "");
-    if (has_address)   snprintf(ranks.host, sizeof ranks.host, "%s", getenv("MASTER_ADDR"));
+    if (has_address)   snprintf(root.host, sizeof root.host, "%s", getenv("MASTER_ADDR"));
     else if (l->nodes) read_first_host(value_of("SLURM_STEP_NODELIST", value_of(l->nodes, "")));
     else {
-        strcpy(ranks.host, "127.0.0.1");
+        strcpy(root.host, "127.0.0.1");
         snprintf(parent, sizeof parent, "%d", (int)getppid());
     }
-    for (const char *c = ranks.host; *c; c++)
-        REQUIRE(isgraph((unsigned char)*c), "MASTER_ADDR=%s: want a host's name or address", ranks.host);
-    snprintf(ranks.key, sizeof ranks.key, "%s:%.80s.%.20s", l->name, value_of(l->job, value_of("SLURM_JOB_ID", parent)),
+    for (const char *c = root.host; *c; c++)
+        REQUIRE(isgraph((unsigned char)*c), "MASTER_ADDR=%s: want a host's name or address", root.host);
+    snprintf(root.key, sizeof root.key, "%s:%.80s.%.20s", l->name, value_of(l->job, value_of("SLURM_JOB_ID", parent)),
              l->nodes ? value_of("SLURM_STEP_ID", "") : "");
     /* jobs that share a machine have ports of their own, below the range that the system gives to connections */
-    ranks.port = is_set("MASTER_PORT") || (has_address && !l->nodes) ? require_variable("MASTER_PORT", 1, 65534) + 1
-               : 20000 + (int)(xxh64(ranks.key, strlen(ranks.key)) % 10000);
+    root.port = is_set("MASTER_PORT") || (has_address && !l->nodes) ? require_variable("MASTER_PORT", 1, 65534) + 1
+               : 20000 + (int)(xxh64(root.key, strlen(root.key)) % 10000);
 }
 
 /* Sets rank and size. */
@@ -141,9 +141,9 @@ static void read_secret(void) {
     if (!secret) return;
     REQUIRE(strlen(secret) < KEY_BYTES - 1, "the secret has %zu characters: want at most %d", strlen(secret),
             KEY_BYTES - 2);
-    memset(ranks.key, 0, sizeof ranks.key);
-    snprintf(ranks.key, sizeof ranks.key, "!%s", secret);       /* no job's name begins so */
-    ranks.is_secret = 1;
+    memset(root.key, 0, sizeof root.key);
+    snprintf(root.key, sizeof root.key, "!%s", secret);       /* no job's name begins so */
+    root.is_secret = 1;
 }
 
 /* ---- --gpus */
@@ -169,9 +169,9 @@ static int processes_wanted(const char *gpus) {
 /* Waits for all processes, and exits. A Ctrl-C on the terminal reaches them by itself (its si_code is SI_KERNEL);
    signals that a process sent to this one are passed on. */
 __attribute__((noreturn)) static void wait_for_ranks(pid_t *pids, int count, const sigset_t *signals) {
-    int code = 0, killed_rank = -1, killed_by = 0;
-    pid_t killed_pid = 0;
+    char killed[128] = "";
     double kill_at = 0;
+    int code = 0;
     for (int left = count; left; ) {
         siginfo_t info;
         int signal = sigtimedwait(signals, &info, &(struct timespec){ .tv_sec = 1 }), status;
@@ -183,7 +183,9 @@ __attribute__((noreturn)) static void wait_for_ranks(pid_t *pids, int count, con
             if (result && (!code || code == EXIT_TRY_AGAIN)) code = result;
             if (result && result != EXIT_TRY_AGAIN && !kill_at) {
                 kill_at = seconds_now() + KILL_SECONDS;
-                if (WIFSIGNALED(status)) killed_rank = i, killed_by = WTERMSIG(status), killed_pid = pids[i];
+                if (WIFSIGNALED(status))
+                    snprintf(killed, sizeof killed, "rank %d (pid %d) was killed by signal %d (%s)", i, (int)pids[i],
+                             WTERMSIG(status), strsignal(WTERMSIG(status)));
                 for (int other = 0; other < count; other++)
                     if (pids[other] && other != i) kill(pids[other], SIGTERM), kill(pids[other], SIGCONT);
             }
@@ -193,9 +195,7 @@ __attribute__((noreturn)) static void wait_for_ranks(pid_t *pids, int count, con
         if (kill_at && seconds_now() > kill_at)
             for (int i = 0; i < count; i++) if (pids[i]) kill(pids[i], SIGKILL);
     }
-    if (killed_rank >= 0 && !atomic_exchange(ranks.reported, 1))
-        fprintf(stderr, "train_gpt: rank %d (pid %d) was killed by signal %d (%s)\n", killed_rank, (int)killed_pid,
-                killed_by, strsignal(killed_by));
+    if (*killed && !atomic_exchange(root.reported, 1)) print_line(stderr, "%s", killed);
     exit(code);
 }
 
@@ -205,12 +205,12 @@ static void start_processes(int count) {
     pid_t pids[RANKS_MAX], parent = getpid();
     sigset_t signals, before;
     struct sockaddr_in address;
-    ranks.listener = socket_listen(0, 1);
-    REQUIRE(!getsockname(ranks.listener, (struct sockaddr *)&address, &(socklen_t){ sizeof address }) &&
-            (ranks.is_secret || getrandom(ranks.key, KEY_BYTES, 0) == KEY_BYTES), "--gpus %d: %s", count,
+    root.listener = socket_listen(0, 1);
+    REQUIRE(!getsockname(root.listener, (struct sockaddr *)&address, &(socklen_t){ sizeof address }) &&
+            (root.is_secret || getrandom(root.key, KEY_BYTES, 0) == KEY_BYTES), "--gpus %d: %s", count,
             strerror(errno));
-    ranks.port = ntohs(address.sin_port);
-    strcpy(ranks.host, "127.0.0.1");
+    root.port = ntohs(address.sin_port);
+    strcpy(root.host, "127.0.0.1");
     sigemptyset(&signals);
     for (int i = 0; i < 5; i++) sigaddset(&signals, passed_on[i]);
     sigprocmask(SIG_BLOCK, &signals, &before);
@@ -224,10 +224,10 @@ static void start_processes(int count) {
         sigprocmask(SIG_SETMASK, &before, NULL);
         comm_rank = launch_local_rank = i;
         comm_size = count;
-        if (i) close(ranks.listener);
+        if (i) close(root.listener);
         return;
     }
-    close(ranks.listener);
+    close(root.listener);
     wait_for_ranks(pids, count, &signals);
 }
 
@@ -237,22 +237,21 @@ void launch_start(const Settings *s) {
     signal(SIGCHLD, SIG_DFL);       /* with an inherited SIG_IGN waitpid fails with ECHILD */
     int count = processes_wanted(s->gpus);
     if (!s->profile) stop_open(s->time_limit);      /* a profile has nothing to save: a signal ends it */
-    ranks.reported = mmap(NULL, sizeof *ranks.reported, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(ranks.reported != MAP_FAILED, "shared memory: %s", strerror(errno));
+    root.reported = mmap(NULL, sizeof *root.reported, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(root.reported != MAP_FAILED, "shared memory: %s", strerror(errno));
     read_variables();
     read_secret();
     REQUIRE(count == 1 || comm_size == 1, "--gpus %s: this is one of %d processes that %s has started: want one GPU "
             "each, without --gpus", s->gpus, comm_size, find_launcher()->name);
     int tasks = integer_of(value_of("SLURM_NTASKS", ""), INT_MAX);
     if (count == 1 && tasks > 1 && !find_launcher())
-        fprintf(stderr, "train_gpt: warning: SLURM_NTASKS is %d, but this process was not started by srun: it trains "
-                "alone\n", tasks);
+        print_line(stderr, "warning: SLURM_NTASKS is %d, but srun did not start this process: it trains alone", tasks);
     const char *refusal = count > 1 || comm_size > 1 ? comm_refuse() : NULL;
     REQUIRE(!refusal, "--gpus %d: %s", count > 1 ? count : comm_size, refusal);
     if (count > 1 && s->dry_run) comm_size = count;
     else if (count > 1)          start_processes(count);
     REQUIRE(!comm_rank || freopen("/dev/null", "w", stdout), "/dev/null: %s", strerror(errno));
-    ranks.join_s = (double)s->rendezvous_timeout;
-    ranks.silence_s = (double)s->comm_timeout;
-    if (comm_size > 1 && !s->dry_run) rendezvous_open(&ranks);
+    root.join_s = (double)s->rendezvous_timeout;
+    root.silence_s = (double)s->comm_timeout;
+    if (comm_size > 1 && !s->dry_run) rendezvous_open();
 }

@@ -53,15 +53,15 @@ typedef struct {
     Message    last;                /* the last HEARTBEAT */
 } Peer;
 
-static Rendezvous  self;            /* port 0: one rank, or a dry run */
-static Identity    identity;
+Rendezvous         root = { .listener = -1 };
+static Identity    identity;        /* pid 0: rendezvous_open was not called, this process is alone */
 static char       *signature;       /* number of ranks, settings_signature */
 static Peer       *peers;           /* on rank 0 by rank, then the candidates; elsewhere rank 0 only */
 static int        *sockets;         /* by rank, as peers; -1 = none */
 static int         peer_count, connection_count;
 static int         is_joined;
 static char        comm_id[COMM_ID_BYTES];
-static char        where[sizeof self.host + 10];      /* "host:port" of rank 0 */
+static char        where[sizeof root.host + 10];      /* "host:port" of rank 0 */
 static char        why[160];        /* why the last connection failed, or on rank 0 was refused, for messages */
 
 static atomic_llong steps_done;
@@ -114,7 +114,7 @@ __attribute__((noreturn, format(printf, 2, 3))) static void end_run(int code, co
     pthread_mutex_lock(&once);                  /* never unlocked */
     signal(SIGALRM, exit_now);                  /* if comm_abort hangs */
     alarm(END_SECONDS);
-    if (*message && !(is_stop && comm_rank) && !atomic_exchange(self.reported, 1))      /* rank 0 alone has stdout */
+    if (*message && !(is_stop && comm_rank) && !atomic_exchange(root.reported, 1))      /* rank 0 alone has stdout */
         dprintf(fd, "%s%s%s\n", isatty(STDOUT_FILENO) ? "\n" : "", is_stop ? "" : "train_gpt: ", message);
     if (!comm_rank) send_end(is_stop, "");
     stop_remove();
@@ -170,8 +170,8 @@ static int accept_peer(Connection *c) {
     Hello hello;
     if ((c->in.kind != HELLO && c->in.kind != DATA) || c->in.bytes < sizeof hello) return 0;
     memcpy(&hello, c->text, sizeof hello);
-    if (!same_key(hello.key, self.key)) {
-        const char *reason = self.is_secret ? "has another secret" : "belongs to another job, or has a secret";
+    if (!same_key(hello.key, root.key)) {
+        const char *reason = root.is_secret ? "has another secret" : "belongs to another job, or has a secret";
         struct sockaddr_storage from;
         char address[64] = "?";
         getpeername(c->fd, (struct sockaddr *)&from, &(socklen_t){ sizeof from });
@@ -198,7 +198,7 @@ static int accept_peer(Connection *c) {
 }
 
 static void accept_candidate(void) {
-    int fd = socket_accept(self.listener);
+    int fd = socket_accept(root.listener);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE))
         end_run(1, "rendezvous: rank 0 cannot accept a connection: %s; want a higher `ulimit -n`", strerror(errno));
     if (fd < 0) return;
@@ -210,14 +210,6 @@ static void accept_candidate(void) {
 }
 
 /* ---- The heartbeat */
-
-static Message make_heartbeat(double since_s) {
-    Message m = { .kind = HEARTBEAT, .leaving = is_leaving, .busy = is_busy, .step = steps_done };
-    double age;
-    if (!is_leaving && comm_pending(&age) > 0) m.waits_s = fmin(age, since_s);
-    if (!comm_rank) for (int i = 1; i < peer_count; i++) m.leaving &= peers[i].last.leaving;
-    return m;
-}
 
 /* On rank 0: ends the run when a collective takes too long. Names the ranks that take no part in it; while one of them
    is busy, it has time, and is named once. */
@@ -236,14 +228,14 @@ static void check_collectives(double now) {
         if (!m->waits_s) list_rank(list, absent_rank = i), absent++, busy |= m->busy;
     }
     if (busy) busy_s = now;
-    if (longest <= self.silence_s) return;
+    if (longest <= root.silence_s) return;
     const char *ranks = absent > 1 ? "ranks " : "";
     const char *who = absent == 1 ? name_of(absent_rank ? &peers[absent_rank].who : &identity) : list;
     if (busy && !is_printed++)
         print_line(stderr, "waiting for %s%s: at work on texts, samples or checkpoints", ranks, who);
-    if (now <= busy_s + self.silence_s) return;
+    if (now <= busy_s + root.silence_s) return;
     end_run(1, "a collective has not ended for %.0f s, at steps %lld to %lld: %s%s%s; a longer pause needs a longer "
-            "--comm-timeout", self.silence_s, (long long)first, (long long)last, absent ? "it waits for " : "", ranks,
+            "--comm-timeout", root.silence_s, (long long)first, (long long)last, absent ? "it waits for " : "", ranks,
             absent ? who : "all ranks take part, so the network between them fails");
 }
 
@@ -267,7 +259,7 @@ static int handle_message(Peer *p) {
 
 /* Ends the run, or before ACCEPTED closes the connection, when p's is closed or silent. */
 static void check_peer(Peer *p, int is_closed, double heard_s) {
-    const double limit_s = is_joined ? self.silence_s : fmax(self.silence_s, 3);
+    const double limit_s = is_joined ? root.silence_s : fmax(root.silence_s, 3);
     const long long step = steps_done;
     if (is_closed && !is_joined) exit_if_stopped();     /* the signal ended that rank, too */
     if (is_closed && p->who.pid)
@@ -293,11 +285,11 @@ static int watch_peers(void) {
         tick_s = resumed_s = seconds_now();
     }
     for (int i = 0; i < connection_count; i++) polls[i] = (struct pollfd){ peers[i].c.fd, POLLIN, 0 };
-    polls[connection_count] = (struct pollfd){ self.listener, POLLIN, 0 };
+    polls[connection_count] = (struct pollfd){ root.listener, POLLIN, 0 };
     poll(polls, (nfds_t)connection_count + 1, TICK_MS);
     const double now = seconds_now();
     /* after SIGSTOP and SIGCONT, or a suspended virtual machine: silence counts from here */
-    if (now > tick_s + self.silence_s / 2) resumed_s = now;
+    if (now > tick_s + root.silence_s / 2) resumed_s = now;
     tick_s = now;
     for (int i = 0; i < connection_count; i++) {
         Peer *p = &peers[i];
@@ -312,9 +304,12 @@ static int watch_peers(void) {
     if (polls[connection_count].revents) accept_candidate();
     if (comm_error() && !is_failing++)
         pthread_create(&(pthread_t){0}, NULL, end_with_comm_error, (void *)comm_error());
-    if (now < sent_s + fmin(1, self.silence_s / 4) && !is_leaving) return is_over;
+    if (now < sent_s + fmin(1, root.silence_s / 4) && !is_leaving) return is_over;
     sent_s = now;
-    const Message m = make_heartbeat(now - resumed_s);
+    double age = 0;
+    Message m = { .kind = HEARTBEAT, .leaving = is_leaving, .busy = is_busy, .step = steps_done };
+    if (!is_leaving && comm_pending(&age) > 0) m.waits_s = fmin(age, now - resumed_s);
+    for (int i = 1; i < peer_count; i++) m.leaving &= peers[i].last.leaving;        /* on rank 0 */
     for (int i = 0; i < peer_count; i++) if (peers[i].who.pid) message_send(peers[i].c.fd, m, NULL);
     if (comm_rank) return is_over;
     peers->last = m;
@@ -331,7 +326,7 @@ void heartbeat_note(int64_t step) { steps_done = step; }
 void heartbeat_busy(int busy)     { is_busy = busy; }
 
 void heartbeat_end(void) {
-    if (!self.port) return;
+    if (!identity.pid) return;
     is_leaving = 1;
     pthread_join(thread, NULL);
     fail_hook = NULL;
@@ -347,16 +342,14 @@ static void raise_file_limit(void) {
     getrlimit(RLIMIT_NOFILE, &limit);
     REQUIRE(limit.rlim_max >= want, "%d ranks: rank 0 has up to %d open files, the limit is %d; want `ulimit -n %d`",
             comm_size, (int)want, (int)limit.rlim_max, (int)want);
-    if (limit.rlim_cur >= want) return;
-    limit.rlim_cur = want;
-    REQUIRE(!setrlimit(RLIMIT_NOFILE, &limit), "ulimit -n %d: %s", (int)want, strerror(errno));
+    if (limit.rlim_cur < want) limit.rlim_cur = want;
+    setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void rendezvous_open(const Rendezvous *rendezvous) {
-    self = *rendezvous;
+void rendezvous_open(void) {
     identity = (Identity){ .rank = comm_rank, .pid = (int32_t)getpid() };
     gethostname(identity.host, sizeof identity.host - 1);
-    snprintf(where, sizeof where, strchr(self.host, ':') ? "[%s]:%d" : "%s:%d", self.host, self.port);
+    snprintf(where, sizeof where, strchr(root.host, ':') ? "[%s]:%d" : "%s:%d", root.host, root.port);
     signal(SIGPIPE, SIG_IGN);       /* a closed stdout must not end rank 0 without a message */
     fail_hook = end_with_failure;
     if (!comm_rank) raise_file_limit();
@@ -366,9 +359,9 @@ void rendezvous_open(const Rendezvous *rendezvous) {
 static int connect_as(Kind kind) {
     static struct { Hello hello; char signature[TEXT_MAX]; } text;
     char error[128];
-    const int fd = socket_connect(self.host, self.port, error);
+    const int fd = socket_connect(root.host, root.port, error);
     text.hello.who = identity;
-    memcpy(text.hello.key, self.key, sizeof self.key);
+    memcpy(text.hello.key, root.key, sizeof root.key);
     strcpy(text.signature, signature);
     snprintf(why, sizeof why, ": %s", fd < 0 ? error : "a program that does not answer listens there");
     if (fd >= 0) send_text(fd, kind, &text, sizeof text.hello + strlen(signature));
@@ -394,8 +387,8 @@ static void connect_ranks(void) {
     int is_printed = 0;
     for (char text[400]; is_waiting(text); ) {
         const double waited_s = *text ? seconds_now() - start_s : 0;
-        if (waited_s > self.join_s)
-            end_run(1, "rendezvous: %s within %.0f s%s; look for errors there, or a firewall", text, self.join_s, why);
+        if (waited_s > root.join_s)
+            end_run(1, "rendezvous: %s within %.0f s%s; look for errors there, or a firewall", text, root.join_s, why);
         if (waited_s > REPORT_SECONDS && !is_printed++) print_line(stderr, "%s so far%s", text, why);
         if (comm_rank && peers->c.fd < 0) peers->c.fd = connect_as(HELLO);
         if (comm_rank && peers->who.pid && comm_uses_sockets && *sockets < 0) *sockets = connect_as(DATA);
@@ -403,8 +396,8 @@ static void connect_ranks(void) {
         if (!is_joined) exit_if_stopped();      /* after WELCOME the ranks stop together */
     }
     if (comm_rank) return;
-    close(self.listener);
-    self.listener = -1;
+    close(root.listener);
+    root.listener = -1;
     for (int i = peer_count; i < connection_count; i++) connection_close(&peers[i].c);
     connection_count = peer_count;
     comm_make_id(comm_id);              /* after: its failure ends the other ranks, too */
@@ -414,7 +407,7 @@ static void connect_ranks(void) {
 
 void rendezvous_join(const Option *options) {
     sigset_t all, before;
-    if (!self.port) return;
+    if (!identity.pid) return;
     char *settings = settings_signature(options);
     signature = format_string("ranks = %d\n%s", comm_size, settings);
     free(settings);
@@ -426,7 +419,7 @@ void rendezvous_join(const Option *options) {
     sockets = host_alloc((size_t)peer_count * sizeof *sockets, "the rendezvous");
     for (int i = 0; i < connection_count; i++) peers[i].c.fd = -1;
     for (int i = 0; i < peer_count; i++) sockets[i] = -1;
-    if (!comm_rank && self.listener < 0) self.listener = socket_listen(self.port, 0);
+    if (!comm_rank && root.listener < 0) root.listener = socket_listen(root.port, 0);
     connect_ranks();
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);          /* signals are for the main thread */

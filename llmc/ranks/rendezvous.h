@@ -18,9 +18,10 @@ typedef struct {
     double      join_s, silence_s;  /* --rendezvous-timeout, --comm-timeout */
     atomic_int *reported;           /* set by the first process that prints why the run ends; shared on one machine */
 } Rendezvous;
+extern Rendezvous root;                 /* set before rendezvous_open */
 
 /* From here on fail() in any thread ends the run on all ranks that have joined; its message is printed once. */
-void rendezvous_open(const Rendezvous *rendezvous);
+void rendezvous_open(void);
 
 /* Called after device_open: returns when all ranks are connected and comm is open, and starts the thread of the
    heartbeat, which also watches comm. Fails when ranks are missing, twice or of another size, and when the lines of

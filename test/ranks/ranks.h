@@ -30,7 +30,7 @@ static inline int ranks_devices(void) {
 
 /* pairs[r]: the sockets of rank 0 and rank r. Closes all others, which would stay open when a rank dies. */
 static inline void ranks_open(int rank, int size, int pairs[][2]) {
-    int sockets[RANKS_MAX];
+    static int sockets[RANKS_MAX];
     for (int r = 1; r < size; r++) {
         sockets[rank ? 0 : r] = pairs[rank ? rank : r][rank != 0];
         for (int end = 0; end < 2; end++) if (end != (rank != 0) || (rank && r != rank)) close(pairs[r][end]);

@@ -387,7 +387,7 @@ static void writes_before_wait(void *unused) {
 }
 
 /* ---- Faults. The watchdog of a rank waits for an error or half a second without progress, aborts and ends the
-   process. */
+   process; on the CPU the call that waits for a dead rank fails. */
 
 enum { WATCHDOG_ENDED = 42, CONTINUED = 7 };
 static _Atomic int *stopped;                    /* process id of a rank under SIGSTOP, which rank 0 ends */
@@ -404,11 +404,18 @@ static void *watch(void *unused) {
     return unused;
 }
 
+static void keep_message(const char *message) {
+    snprintf(ranks->text[comm_rank], sizeof ranks->text[0], "%s", message);
+    if (comm_rank == 0 && stopped) kill(*stopped, SIGKILL);
+    _exit(WATCHDOG_ENDED);
+}
+
 static int scatters;            /* the blocked operation: a reduce-scatter, or an all-reduce */
 
 static void end_of_a_rank(void *how) {
     pthread_t thread;
     CommOp (*operation)(Tensor) = scatters ? comm_reduce_scatter : comm_all_reduce;
+    fail_hook = keep_message;
     if (stopped && comm_rank == comm_size - 1) *stopped = getpid();
     Tensor t = make_in(allocs[scatters], F32, 1000 * comm_size, WHOLE);
     comm_wait(operation(t));
@@ -418,11 +425,6 @@ static void end_of_a_rank(void *how) {
     for (int i = 0; i < 3; i++) comm_wait(operation(t));
     device_wait();
     _exit(CONTINUED);
-}
-
-static void keep_message(const char *message) {
-    snprintf(ranks->text[comm_rank], sizeof ranks->text[0], "%s", message);
-    _exit(1);
 }
 
 static void a_rank_that_dies_is_noticed(void) {

@@ -279,7 +279,7 @@ by_srun() {
         "$probe" --steps 1
     mv "$dir/expect.out" "$dir/alone.out"
     expect "alone" grep -q "rank 0 of 1" "$dir/alone.out"
-    expect "a warning" grep -q "warning: SLURM_NTASKS is 4, but this process was not started by srun" "$dir/alone.out"
+    expect "a warning" grep -q "warning: SLURM_NTASKS is 4, but srun did not start this process: it" "$dir/alone.out"
     ends 1 $lists
     for file in "$dir"/list-*; do
         one_line "$file" "did not reach rank 0 at 127.0.0.9:2[0-9]* within 1 s: Connection refused;"

@@ -149,7 +149,7 @@ if [ ! "$cuda" ] && ! grep -q __asan_init "$gpt"; then       # a sanitizer must 
 fi
 close_test "signals, time limits and non-finite steps are decisions of all ranks"
 
-# ---- One rank of the last number is killed, stopped, or has no memory: all end after --comm-timeout, and a resume continues
+# ---- One rank is killed, stopped, or has no memory: all end after --comm-timeout, and a resume continues
 last_rank=$((last - 1))
 for fault in KILL STOP memory; do
     if [ $fault = memory ] && { [ "$cuda" ] || ! prlimit --version > /dev/null 2>&1; }; then continue; fi
