@@ -71,7 +71,7 @@ close_test "the total batch stays when the number of ranks changes"
 # ---- Two hosts with other files under the same name
 for rank in 0 1; do
     mkdir "$dir/host-$rank"
-    expect "weights" "$gpt" $model --steps 0 --seed $rank --out "$dir/host-$rank/start"
+    expect "weights" "$gpt" $model --steps 1 --seed $rank --out "$dir/host-$rank/start"
     cp -r "$dir/host-0/start" "$dir/host-$rank/model"
     cp "$dir/text/val.txt" "$dir/host-$rank"
 done
@@ -88,11 +88,11 @@ hosts() {         # hosts CODE MESSAGE OPTIONS...: both ranks end with this code
     is "what they say, once" "$(cat "$dir"/host-?/out | grep -c -- "$message")" 1
 }
 hosts 1 "the sum of the checkpoint's files differs from that of rank 0" $model --init start --out none
-rm "$dir"/host-?/model/step-00000000/checksums.xxh64
-printf '\1' | dd of="$dir/host-1/model/step-00000000/optimizer.safetensors" bs=1 seek=50000 conv=notrunc 2> /dev/null
+rm "$dir"/host-?/model/step-00000001/checksums.xxh64
+printf '\1' | dd of="$dir/host-1/model/step-00000001/optimizer.safetensors" bs=1 seek=50000 conv=notrunc 2> /dev/null
 hosts 1 "the sum of the checkpoint's files differs from that of rank 0" --resume model
-sed 's/"n_head": 5/"n_head": 10/' "$dir/host-0/model/step-00000000/config.json" \
-    > "$dir/host-1/model/step-00000000/config.json"
+sed 's/"n_head": 5/"n_head": 10/' "$dir/host-0/model/step-00000001/config.json" \
+    > "$dir/host-1/model/step-00000001/config.json"
 hosts 1 "the model, config.json of the checkpoint, differs from that of rank 0" --data "$dir/text/train.txt" \
     --context 31 --init model --out none
 echo 9.0 > "$dir/host-1/val.txt.floor"
