@@ -29,7 +29,13 @@ first=${1%/log.csv} others=
 first=${first%/}
 given=$1
 shift
-for other; do others="$others $other"; done
+quoted() {        # for a shell, in a suggested command
+    case $1 in
+    ''|*[!A-Za-z0-9_./=,:+-]*) printf "'%s'" "$(printf %s "$1" | tr '\001-\037\177' '[?*]' | sed "s/'/'\\\\''/g")" ;;
+    *) printf %s "$1" ;;
+    esac
+}
+for other; do others="$others $(quoted "$other")"; done
 set -- "$given" ${twin:+"$twin"} "$@"
 scripts=$(dirname "$0")
 . "$scripts/logs.sh"
@@ -103,12 +109,12 @@ END {
 
 config="OPTIONS" note="
 OPTIONS are those of the first run."
-[ ! -f "$first/settings.txt" ] || config="--config $first/settings.txt" note=
+[ ! -f "$first/settings.txt" ] || config="--config $(quoted "$first/settings.txt")" note=
 cat <<END
 
 Are these differences rounding? A twin of the first run, with initial weights moved by one ulp, decides:
 
-    ./train_gpt $config --perturb --out $first-twin
-    scripts/compare_curves.sh --twin $first-twin $given$others
+    ./train_gpt $config --perturb --out $(quoted "$first-twin")
+    scripts/compare_curves.sh --twin $(quoted "$first-twin") $(quoted "$given")$others
 $note
 END

@@ -4,7 +4,8 @@ LC_ALL=C
 export LC_ALL
 script=${0##*/}
 script=${script%.sh}
-fail() { echo "$script: $*" >&2; exit 1; }
+# A name on the terminal has no control characters.
+fail() { { printf %s "$script: $*" | tr '\001-\037\177' '[?*]'; echo; } >&2; exit 1; }
 
 for run; do
     shift
@@ -27,7 +28,8 @@ function stop(message) { print script ": " message | "cat >&2"; failed = 1; exit
 function is_number(text) {
     return text ~ /^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$/ && text + 0 < 1e300 && text + 0 > -1e300
 }
-function shown(path) { sub(/^\.\//, "", path); return path }
+function printable(text) { gsub(/[\001-\037\177]/, "?", text); return text }
+function shown(path) { sub(/^\.\//, "", path); return printable(path) }
 function cell(name) { return name in column ? $column[name] : "" }
 function want_columns(names, what,   i, count, name) {
     count = split(names, name, " ")
@@ -37,9 +39,9 @@ function want_columns(names, what,   i, count, name) {
 # The directory of a log.csv, else the name of the file.
 function name_of(path,   part, count) {
     count = split(path, part, "/")
-    if (part[count] == "log.csv" && count > 1 && part[count - 1] !~ /^\.?$/) return part[count - 1]
+    if (part[count] == "log.csv" && count > 1 && part[count - 1] !~ /^\.?$/) return printable(part[count - 1])
     sub(/\.csv$/, "", part[count])
-    return part[count]
+    return printable(part[count])
 }
 # "# NAME: ..." of the settings.txt beside a log; "" = none.
 function setting_comment(path, name,   line, value) {

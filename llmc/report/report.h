@@ -50,7 +50,8 @@ void report_background(Report *report);
    kept in memory, which is reported, and written when there is room. */
 void report_step(Report *report, const StepReport *step);
 
-/* A line and an event: "step 600: val loss ..." on stdout, "train_gpt: warning: ..." on stderr. */
+/* A line and an event: "step 600: val loss ..." on stdout, whose loss goes into the row, if that is the last one;
+   "train_gpt: warning: ..." on stderr. */
 void report_validation(Report *report, const ValidationReport *validation);
 void report_warning   (Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -86,6 +86,12 @@ expect "the comparison with the twin" grep -qF \
     "scripts/compare_curves.sh --twin $dir/runs/a-twin $dir/runs/a $dir/runs/b" "$dir/two.out"
 "$compare" "$dir/runs/b" "$dir/runs/a/log.csv" > "$dir/two.out"
 expect "no settings.txt" grep -q 'train_gpt OPTIONS --perturb' "$dir/two.out"
+odd="$dir/odd/x; it's$(printf '\033')[m"
+cp -r "$dir/runs/a" "$odd"
+"$compare" "$odd" "$dir/runs/b" > "$dir/odd.out"
+is "control characters" "$(tr -d '\n -~' < "$dir/odd.out" | wc -c)" 0
+expect "a quoted command" grep -qF "$dir/odd/x; it'\\''s?[m-twin' '$dir/odd/x; it'\\''s?[m' $dir/runs/b" "$dir/odd.out"
+refuses "compare_curves: $dir/odd/none?: no such run" "$compare" "$dir/odd/none$(printf '\033')" "$odd"
 close_test "compare_curves.sh without a twin prints the differences and how to make the twin"
 
 make_run runs/far 0.013 step loss
