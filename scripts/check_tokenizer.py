@@ -69,7 +69,7 @@ def encode(program, tokenizer, path, *options, **environment):
         said = run(program, path, "--tokenizer", tokenizer, "--val-fraction", "0", "--out", f"{out}/shards", *options,
                    **environment)
         ids = []
-        for name in sorted(os.listdir(f"{out}/shards")):
+        for name in sorted(name for name in os.listdir(f"{out}/shards") if name.endswith(".bin")):
             with open(f"{out}/shards/{name}", "rb") as file:
                 magic, _, count = struct.unpack("<3i", file.read(1024)[:12])
                 numbers = array.array("H" if magic == 20240520 else "i", file.read())
