@@ -65,11 +65,11 @@ void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_ten
     for (int row = 0; row < row_count; row++) {
         float *restrict w = (float *)param.data + rows[row].first;
         float *restrict m = (float *)m_tensor.data + rows[row].first;
-        float *restrict v = (float *)v_tensor.data + rows[row].first;
+        float *restrict v = (float *)v_tensor.data + rows[row].first - rows[row].v_shift;
         const float *restrict g = (const float *)grad.data + rows[row].first;
         float decay = stats->learning_rate * (rows[row].decay ? stats->weight_decay : 0.0f);
         #pragma omp for schedule(static, UPDATE_BLOCK) nowait
-        for (int64_t i = 0; i < rows[row].count; i++) {
+        for (int64_t i = 0; i < (rows[row].scale > 0 ? 0 : rows[row].count); i++) {
             float gi = clip * g[i];
             m[i] = beta1 * m[i] + (1.0f - beta1) * gi;
             v[i] = beta2 * v[i] + (1.0f - beta2) * gi * gi;

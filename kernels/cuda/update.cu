@@ -2,13 +2,14 @@
    for each SM of an H200, on any card), then the last of them over the 1056 partial sums: the same bits every time. */
 #include <math.h>
 #include "partial_sums.cuh"
+#include "update_rows.cuh"
 extern "C" {
 #include "../device.h"
 #include "../update.h"
 #include "../profile.h"
 }
 
-enum { THREADS = 256, SUM_BLOCKS = 1056, ONE_BLOCK = 1024 };
+enum { SUM_BLOCKS = 1056, ONE_BLOCK = 1024 };
 
 /* ---- loss and norm */
 
@@ -104,44 +105,31 @@ struct AdamW {
     }
 };
 
-/* A block has SPAN elements of the flat memory, 240 KiB of traffic, and finds the rows in them: its threads look at all
-   rows at once, one access to the cache where a bisection would need eight. Row sizes range from 768 to 38.6 million: a
-   fixed number of blocks per row would leave most of them without work. */
-enum { SPAN = 8192 };
 static __global__ void __launch_bounds__(THREADS)
 adamw_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, float *__restrict__ m, float *__restrict__ v,
              const float *__restrict__ grad, const UpdateRow *rows, int row_count, const StepStats *stats) {
-    __shared__ int first_row, last_row;
     const int64_t begin = (int64_t)blockIdx.x * SPAN, end = begin + SPAN;
-    if (threadIdx.x == 0) {
-        first_row = row_count;
-        last_row = -1;
-    }
-    __syncthreads();
-    for (int r = threadIdx.x; r < row_count; r += THREADS)
-        if (rows[r].first < end && rows[r].first + rows[r].count > begin) {
-            atomicMin(&first_row, r);
-            atomicMax(&last_row, r);
-        }
-    __syncthreads();
+    const RowRange range = rows_between(rows, row_count, begin, end);
     wait_for_previous();            /* rows has not changed since the start of the program */
     if (!stats->apply) return;
     AdamW update = { stats->beta1, stats->beta2, stats->eps, stats->clip,
                      stats->learning_rate / stats->correction1, 1.0f / sqrtf(stats->correction2), 0 };
-    for (int r = first_row; r <= last_row; r++) {
+    for (int r = range.first; r <= range.last; r++) {
+        if (rows[r].scale > 0) continue;
         const int64_t first = max(begin, rows[r].first), last = min(end, rows[r].first + rows[r].count);
+        float *const v_row = v - rows[r].v_shift;
         update.decay = stats->learning_rate * (rows[r].decay ? stats->weight_decay : 0.0f);
         #pragma unroll 2
         for (int64_t i = first + 4 * threadIdx.x; i < last; i += 4 * THREADS) {
             float w4[4], m4[4], v4[4], g4[4];
             load_floats(w4, param + i);
             load_floats(m4, m + i);
-            load_floats(v4, v + i);
+            load_floats(v4, v_row + i);
             load_floats(g4, grad + i);
             for (int k = 0; k < 4; k++) update(w4[k], m4[k], v4[k], g4[k]);
             store_floats(param + i, w4);
             store_floats(m + i, m4);
-            store_floats(v + i, v4);
+            store_floats(v_row + i, v4);
             if (param_bf16) store_floats(param_bf16 + i, w4);
         }
     }

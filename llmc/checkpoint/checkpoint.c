@@ -316,17 +316,38 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
     return V == 256 ? TOKENIZER_BYTES : tokenizer_find(checkpoint);
 }
 
+/* ---- optimizer.safetensors: the moments, of Muon's tensors one momentum, and the parameters if model.safetensors has
+   them rounded */
+
+enum { STATE_PARTS = 4 };
+
+static OptimizerState state_of(const Part *part) {
+    return !strcmp(part->prefix, "param.") ? STATE_PARAM : !strcmp(part->prefix, "exp_avg_sq.") ? STATE_V : STATE_M;
+}
+
+/* Returns how many parts a file of this optimizer has. */
+static int list_state(Part part[STATE_PARTS], OptimizerKind optimizer, DType save_dtype) {
+    const WhichTensors which = optimizer == OPTIMIZER_MUON ? NO_MATRICES : ALL_TENSORS;
+    int parts = 0;
+    part[parts++] = (Part){ "exp_avg.", NULL, F32, which };
+    part[parts++] = (Part){ "exp_avg_sq.", NULL, F32, which };
+    if (optimizer == OPTIMIZER_MUON) part[parts++] = (Part){ "momentum_buffer.", NULL, F32, MATRICES };
+    if (save_dtype == BF16) part[parts++] = (Part){ "param.", NULL, F32, ALL_TENSORS };
+    return parts;
+}
+
 /* ---- The directory */
 
 void checkpoint_write(const char *dir, const Snapshot *s) {
     const GPTConfig *c = &s->model->config;
     const TensorTable *table = &s->model->master.table;
-    const Part parameters = { "", s->host[0], c->save_dtype };
-    const Part moments[] = { { "exp_avg.", s->host[1], F32 }, { "exp_avg_sq.", s->host[2], F32 },
-                             { "param.", s->host[0], F32 } };
+    const Part parameters = { "", s->host[0], c->save_dtype, ALL_TENSORS };
+    Part part[STATE_PARTS];
+    const int parts = list_state(part, c->optimizer, c->save_dtype);
+    for (int i = 0; i < parts; i++) part[i].memory = s->host[state_of(&part[i])];
     write_config(path_of(dir, CONFIG).text, c, s->tokenizer);
     weights_write(path_of(dir, MODEL).text, table, &parameters, 1, c->V);
-    weights_write(path_of(dir, OPTIMIZER).text, table, moments, c->save_dtype == BF16 ? 3 : 2, c->V);
+    weights_write(path_of(dir, OPTIMIZER).text, table, part, parts, c->V);
     write_state(path_of(dir, STATE).text, s);
     if (s->choices && *s->choices) file_write_text(path_of(dir, CHOICES).text, s->choices);
     for (int i = TOKENIZER_FILE; i < TOKENIZER_FILE + 2; i++) {
@@ -395,21 +416,48 @@ void checkpoint_load_choices(const char *checkpoint) {
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
     const TensorTable *table = &model->master.table;
     if (comm_size > 1) ranks_require_same(sum_of_files(checkpoint), "the sum of the checkpoint's files");
-    weights_read(model_path(checkpoint).text, table, &(Part){ "", table->memory, F32 }, 1, model->config.V);
+    weights_read(model_path(checkpoint).text, table, &(Part){ "", table->memory, F32, ALL_TENSORS }, 1, model->config.V);
     gpt_cast_params(model);
 }
 
+/* The optimizer of the run; earlier versions had AdamW only. */
+static OptimizerKind optimizer_of(const char *checkpoint) {
+    Json *json = checkpoint_open_state(checkpoint);
+    const Json *settings = json_member(json, "settings", JSON_OBJECT);
+    const int is_muon = json_find(settings, "optimizer") && !strcmp(json_string(settings, "optimizer"), "muon");
+    json_free(json);
+    return is_muon ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
+}
+
 void checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, GPT *model, Optimizer *optimizer) {
-    const int is_f32 = weights_config(model_path(checkpoint).text).save_dtype == F32;
     const Path file = path_of(checkpoint, OPTIMIZER);
-    Part part[STATES] = { { "param.", NULL, F32 }, { "exp_avg.", NULL, F32 }, { "exp_avg_sq.", NULL, F32 } };
-    const OptimizerState first = is_f32 ? STATE_M : STATE_PARAM;
-    for (OptimizerState i = first; i < STATES; i++) {       /* sharded ones are read into the same memory */
-        part[i].memory = optimizer_memory(optimizer, i);
-        weights_read(file.text, &model->master.table, part + first, STATES - first, model->config.V);
-        part[i].memory = NULL;
-        if (i == STATE_PARAM) gpt_cast_params(model);
-        optimizer_scatter(optimizer, i);
+    const OptimizerKind had = optimizer_of(checkpoint);
+    const int is_other = had != model->config.optimizer;
+    Part part[2 * STATE_PARTS];
+    int parts = list_state(part, had, weights_config(model_path(checkpoint).text).save_dtype);
+    if (is_other) {                                     /* the matrices' state is of no use */
+        printf("%s: of --optimizer %s: the momentum of the blocks' matrices starts from zero\n", file.text,
+               had == OPTIMIZER_MUON ? "muon" : "adamw");
+        for (int i = parts; i-- > 0; )
+            if (part[i].which == ALL_TENSORS && state_of(&part[i]) != STATE_PARAM) {
+                part[parts] = part[i];
+                part[parts++].which = MATRICES;
+                part[i].which = NO_MATRICES;
+            }
+    }
+    for (OptimizerState which = STATE_PARAM; which < STATES; which++) {     /* sharded ones are read into one memory */
+        void *memory = optimizer_memory(optimizer, which);
+        int is_read = 0;
+        for (int i = 0; i < parts; i++) {
+            const int is_wanted = state_of(&part[i]) == which && !(is_other && part[i].which == MATRICES);
+            part[i].memory = is_wanted ? memory : NULL;
+            is_read |= is_wanted;
+        }
+        if (!is_read) continue;
+        if (which != STATE_PARAM) device_zero(memory, model->master.table.bytes);
+        weights_read(file.text, &model->master.table, part, parts, model->config.V);
+        if (which == STATE_PARAM) gpt_cast_params(model);
+        optimizer_scatter(optimizer, which);
     }
     optimizer->step = state->optimizer_step;
 }

@@ -33,6 +33,13 @@ static float *transposed(float *in, int64_t rows, int64_t columns) {
     return out;
 }
 
+/* A tensor of a file: of part[i / count], entry[i % count] of the table; NULL where that part leaves it out. */
+static const TensorEntry *entry_of(const TensorTable *table, const Part *part, int i) {
+    const TensorEntry *entry = &table->entry[i % table->count];
+    const WhichTensors which = part[i / table->count].which;
+    return which == ALL_TENSORS || (which == MATRICES) == (entry->matrices > 0) ? entry : NULL;
+}
+
 /* The tensor without the padding rows of the token table, which are not in the file. */
 static Tensor saved_rows(const TensorEntry *entry, int V) {
     return entry->layout == VOCABULARY ? tensor_row_range(*entry->field, 0, V) : *entry->field;
@@ -81,18 +88,24 @@ static void write_values(FILE *file, const Part *part, const TensorEntry *entry,
 }
 
 void weights_write(const char *path, const TensorTable *table, const Part *part, int parts, int V) {
-    int n = table->count, count = parts * n;
+    const int n = table->count, all = parts * n;
+    const TensorEntry *entry;
+    int count = 0;
     size_t size;
-    for (int i = 0; i < count; i++) check_values(path, &part[i / n], &table->entry[i % n], V);
-    SafeTensor *tensor = host_alloc((size_t)count * sizeof *tensor, path);
-    for (int i = 0; i < count; i++) tensor[i] = file_tensor(&part[i / n], &table->entry[i % n], V);
+    SafeTensor *tensor = host_alloc((size_t)all * sizeof *tensor, path);
+    for (int i = 0; i < all; i++) {
+        if (!(entry = entry_of(table, part, i))) continue;
+        check_values(path, &part[i / n], entry, V);
+        tensor[count++] = file_tensor(&part[i / n], entry, V);
+    }
     char *header = safetensors_header(tensor, count, &size);
     for (int i = 0; i < count; i++) free((char *)tensor[i].name);
     free(tensor);
     FILE *file = file_create(path);
     file_write(file, header, size);
     free(header);
-    for (int i = 0; i < count; i++) write_values(file, &part[i / n], &table->entry[i % n], V);
+    for (int i = 0; i < all; i++)
+        if ((entry = entry_of(table, part, i))) write_values(file, &part[i / n], entry, V);
     file_close_durably(file, path);
 }
 
@@ -166,7 +179,8 @@ void weights_read(const char *path, const TensorTable *table, const Part *part, 
     const SafeTensor *wte = *part->prefix ? NULL : find_tensor(&file, WTE);
     for (int i = 0; i < parts * table->count; i++) {
         const Part *p = &part[i / table->count];
-        const TensorEntry *entry = &table->entry[i % table->count];
+        const TensorEntry *entry = entry_of(table, part, i);
+        if (!entry) continue;
         const SafeTensor *tensor = find_entry(&file, p, entry, V);
         used[tensor - file.tensor] = 1;
         if (p->memory) read_values(tensor, p, entry);

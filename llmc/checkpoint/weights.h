@@ -5,8 +5,9 @@
 
 /* Tensors of a file: the entries of a table, with prefix before their names, at the table's offsets in memory: host
    memory for a write, device memory for a read, or NULL to only require that they exist. dtype: F32, or for a write
-   BF16, rounded to nearest, ties to even. */
-typedef struct { const char *prefix; void *memory; DType dtype; } Part;
+   BF16, rounded to nearest, ties to even. which: entries with matrices for Muon, or the others. */
+typedef enum { ALL_TENSORS, MATRICES, NO_MATRICES } WhichTensors;
+typedef struct { const char *prefix; void *memory; DType dtype; WhichTensors which; } Part;
 
 /* One file of all parts, with the first V rows of the token tables. Fails at a NaN or an infinity, before it creates
    the file. */

@@ -7,6 +7,7 @@
 #include "../../kernels/comm.h"
 #include "../../kernels/device.h"
 #include "../../kernels/fill.h"
+#include "../../kernels/muon.h"
 #include "../../kernels/update.h"
 #include "../base/os.h"
 #include "../base/random.h"
@@ -80,9 +81,10 @@ static void params_layout(Params *params, const GPTConfig *config, DType dtype) 
     char prefix[40] = "";
     *params = (Params){ .block = host_alloc((size_t)config->L * sizeof *params->block, "the table of blocks"),
                         .group_start = host_alloc(((size_t)config->L + 3) * sizeof(int64_t), "the table of groups") };
-#define ADD(member, name, shape, in_file, initial, decays) \
+#define ADD(member, name, shape, in_file, initial, decays, count) \
     tensor_table_add(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
-                     (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays });
+                     (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays, \
+                                    .matrices = count });
     Params *p = params;         /* p: the struct that has the member */
     FIRST_PARAMS(ADD)
     for (int l = 0; l < config->L; l++) {
@@ -141,6 +143,30 @@ size_t gpt_scratch_bytes(const GPTConfig *config) {
     }
     params_free(&params);
     return max;
+}
+
+/* A batch has at most 64 Mi elements of scratch: one batch at 124M (C = 768), 4 blocks at 1558M (C = 1600). */
+MuonPlan gpt_muon_plan(const GPTConfig *config) {
+    const int64_t C = config->C, block = 4 * C * C + 2 * C * C, largest = (1 << 26) / block;    /* c_fc, two products */
+    MuonPlan plan = { .blocks = (config->L + comm_size - 1) / comm_size };
+    Params params;
+    params_layout(&params, config, F32);
+    const size_t bytes = (size_t)(params.group_start[2] - params.group_start[1]) * dtype_bytes(muon_dtype);
+    params_free(&params);
+    plan.batch = largest < 1 ? 1 : largest < plan.blocks ? (int)largest : plan.blocks;
+    plan.update_bytes = bytes * (size_t)config->L / (size_t)comm_size;
+    if (comm_size > 1) plan.block_bytes = bytes * (size_t)plan.blocks;
+    plan.scratch_bytes = muon_scratch_bytes(4 * C, C, plan.batch);
+    return plan;
+}
+
+/* The moments in f32, the second of AdamW's tensors only. */
+size_t gpt_optimizer_bytes(const GPTConfig *config) {
+    const size_t all = gpt_param_bytes(config, F32), ranks = (size_t)comm_size;
+    if (config->optimizer == OPTIMIZER_ADAMW) return 2 * all / ranks;
+    const MuonPlan plan = gpt_muon_plan(config);
+    const size_t matrices = 12 * (size_t)config->L * (size_t)config->C * (size_t)config->C * sizeof(float);
+    return (2 * all - matrices) / ranks + plan.update_bytes + plan.block_bytes + plan.scratch_bytes;
 }
 
 /* The phases of a micro-step, in the order of time. A block goes through QKV, ATTENTION and MLP; in the backward pass

@@ -18,6 +18,9 @@ typedef enum {
     RECOMPUTE_BLOCK         /* and everything else in a block, from the residual stream into it */
 } Recompute;
 
+/* OPTIMIZER_MUON: Muon (kernels/muon.h) for the matrices of the blocks, AdamW for the rest. */
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_MUON } OptimizerKind;
+
 typedef struct {
     int L, NH, C, T;    /* blocks, heads, channels, maximum context */
     DType dtype;        /* computation: F32, or BF16 with master parameters in f32 */
@@ -26,6 +29,7 @@ typedef struct {
     int untied;         /* lm_head is not wte */
     DType save_dtype;   /* parameters in a checkpoint's model.safetensors: F32, or BF16 */
     Recompute recompute;
+    OptimizerKind optimizer;
     int context_parallel;   /* ranks that share a sequence, in the order of ranks; 0 or 1: each has its own */
     int cache_tokens;   /* TRAIN: tokens of the cache for samples between steps, at most T; 0: no samples */
     float dropout;      /* in training steps, rate (kernels/dropout.h): of the embedding, the attention's P, and what
@@ -34,31 +38,32 @@ typedef struct {
     size_t host_bytes;  /* of host memory for the copy from which checkpoints are written; 0: none are */
 } GPTConfig;
 
-/*      field    name                             shape         in the file  initial value  decay */
+/* matrices: how many lie one below the other, each a matrix to Muon; 0: not for Muon. */
+/*      field    name                             shape         in the file  initial value  decay matrices */
 #define FIRST_PARAMS(X) \
-    X(wte,       "transformer.wte.weight",        SHAPE(Vp, C), VOCABULARY,  INIT_NORMAL,   1) \
-    X(wpe,       "transformer.wpe.weight",        SHAPE(T, C),  POSITIONS,   INIT_NORMAL,   1)
+    X(wte,       "transformer.wte.weight",        SHAPE(Vp, C), VOCABULARY,  INIT_NORMAL,   1, 0) \
+    X(wpe,       "transformer.wpe.weight",        SHAPE(T, C),  POSITIONS,   INIT_NORMAL,   1, 0)
 #define LAST_PARAMS(X) \
-    X(lnfw,      "transformer.ln_f.weight",       SHAPE(C),     AS_IS,       INIT_ONE,      0) \
-    X(lnfb,      "transformer.ln_f.bias",         SHAPE(C),     AS_IS,       INIT_ZERO,     0)
+    X(lnfw,      "transformer.ln_f.weight",       SHAPE(C),     AS_IS,       INIT_ONE,      0, 0) \
+    X(lnfb,      "transformer.ln_f.bias",         SHAPE(C),     AS_IS,       INIT_ZERO,     0, 0)
 /* Only in untied models; in tied ones the field is another view of wte. */
 #define HEAD_PARAMS(X) \
-    X(lm_head,   "lm_head.weight",                SHAPE(Vp, C), VOCABULARY,  INIT_NORMAL,   1)
+    X(lm_head,   "lm_head.weight",                SHAPE(Vp, C), VOCABULARY,  INIT_NORMAL,   1, 0)
 
-/*      field    name after "transformer.h.N."    shape         in the file  initial value  decay */
+/*      field    name after "transformer.h.N."    shape         in the file  initial value  decay matrices */
 #define BLOCK_PARAMS(X) \
-    X(ln1w,      "ln_1.weight",                   SHAPE(C),     AS_IS,       INIT_ONE,      0) \
-    X(ln1b,      "ln_1.bias",                     SHAPE(C),     AS_IS,       INIT_ZERO,     0) \
-    X(qkvw,      "attn.c_attn.weight",            SHAPE(3*C, C),CONV1D,      INIT_NORMAL,   1) \
-    X(qkvb,      "attn.c_attn.bias",              SHAPE(3*C),   AS_IS,       INIT_ZERO,     0) \
-    X(projw,     "attn.c_proj.weight",            SHAPE(C, C),  CONV1D,      INIT_RESIDUAL, 1) \
-    X(projb,     "attn.c_proj.bias",              SHAPE(C),     AS_IS,       INIT_ZERO,     0) \
-    X(ln2w,      "ln_2.weight",                   SHAPE(C),     AS_IS,       INIT_ONE,      0) \
-    X(ln2b,      "ln_2.bias",                     SHAPE(C),     AS_IS,       INIT_ZERO,     0) \
-    X(fcw,       "mlp.c_fc.weight",               SHAPE(4*C, C),CONV1D,      INIT_NORMAL,   1) \
-    X(fcb,       "mlp.c_fc.bias",                 SHAPE(4*C),   AS_IS,       INIT_ZERO,     0) \
-    X(fcprojw,   "mlp.c_proj.weight",             SHAPE(C, 4*C),CONV1D,      INIT_RESIDUAL, 1) \
-    X(fcprojb,   "mlp.c_proj.bias",               SHAPE(C),     AS_IS,       INIT_ZERO,     0)
+    X(ln1w,      "ln_1.weight",                   SHAPE(C),     AS_IS,       INIT_ONE,      0, 0) \
+    X(ln1b,      "ln_1.bias",                     SHAPE(C),     AS_IS,       INIT_ZERO,     0, 0) \
+    X(qkvw,      "attn.c_attn.weight",            SHAPE(3*C, C),CONV1D,      INIT_NORMAL,   1, 3) \
+    X(qkvb,      "attn.c_attn.bias",              SHAPE(3*C),   AS_IS,       INIT_ZERO,     0, 0) \
+    X(projw,     "attn.c_proj.weight",            SHAPE(C, C),  CONV1D,      INIT_RESIDUAL, 1, 1) \
+    X(projb,     "attn.c_proj.bias",              SHAPE(C),     AS_IS,       INIT_ZERO,     0, 0) \
+    X(ln2w,      "ln_2.weight",                   SHAPE(C),     AS_IS,       INIT_ONE,      0, 0) \
+    X(ln2b,      "ln_2.bias",                     SHAPE(C),     AS_IS,       INIT_ZERO,     0, 0) \
+    X(fcw,       "mlp.c_fc.weight",               SHAPE(4*C, C),CONV1D,      INIT_NORMAL,   1, 1) \
+    X(fcb,       "mlp.c_fc.bias",                 SHAPE(4*C),   AS_IS,       INIT_ZERO,     0, 0) \
+    X(fcprojw,   "mlp.c_proj.weight",             SHAPE(C, 4*C),CONV1D,      INIT_RESIDUAL, 1, 1) \
+    X(fcprojb,   "mlp.c_proj.bias",               SHAPE(C),     AS_IS,       INIT_ZERO,     0, 0)
 
 /* dropped: the first level at which all blocks share one tensor; NEVER: only in evaluation, which shares all of them.
    phases: phases of a micro-step with a value in a shared tensor (gpt_tensors.c). Shared tensors without a common phase
@@ -177,6 +182,15 @@ double  gpt_flops_per_token(const GPTConfig *config);
 void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
 void    params_free(Params *params);
 size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* parameters in dtype, with padding */
+/* Memory of Muon beside the moments: the updates of this rank's slices of the blocks; whole blocks, where ranks share
+   the work; scratch for `batch` blocks at a time. */
+typedef struct {
+    int    blocks;              /* of a rank, but for the last ones: rank 0 has the first blocks */
+    int    batch;
+    size_t update_bytes, block_bytes, scratch_bytes;
+} MuonPlan;
+MuonPlan gpt_muon_plan(const GPTConfig *config);
+size_t  gpt_optimizer_bytes(const GPTConfig *config);     /* moments of this rank, and Muon's memory */
 size_t  gpt_scratch_bytes(const GPTConfig *config);       /* to reduce-scatter the gradients of any group */
 /* Bytes of the activations; *workspace: the part that blocks and phases share; *attention_name: "flash", ... */
 size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,

@@ -46,6 +46,7 @@ GPTConfig model_config(const Settings *s, const char *from, const GPTConfig *che
     config.save_dtype = choice_index(DTYPE_NAMES, s->save_dtype);
     config.deterministic = s->deterministic;
     config.recompute = choice_index(RECOMPUTE_NAMES, s->recompute);
+    config.optimizer = choice_index(OPTIMIZER_NAMES, s->optimizer);
     config.context_parallel = (int)s->context_parallel;
     config.dropout = (float)s->dropout;
     config.dropout_seed = (uint64_t)s->seed;
@@ -85,7 +86,7 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
     plan.activations = acts - plan.workspace;
     if (purpose == TRAIN) {
         plan.gradients = gpt_param_bytes(config, F32);
-        plan.optimizer = 2 * plan.gradients / shards;       /* the moments m and v */
+        plan.optimizer = gpt_optimizer_bytes(config);
         if (shards > 1) plan.gradients += gpt_scratch_bytes(config);
     }
     if (purpose == TRAIN) plan.checkpoint = config->host_bytes;
@@ -101,7 +102,7 @@ char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device) {
 
 void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device) {
     const struct { const char *what; size_t bytes; } rows[] = {
-        { "parameters", plan->parameters }, { "gradients", plan->gradients }, { "optimizer (AdamW)", plan->optimizer },
+        { "parameters", plan->parameters }, { "gradients", plan->gradients }, { "optimizer", plan->optimizer },
         { "activations", plan->activations }, { "workspace", plan->workspace }, { "total", plan->total },
     };
     char text[32], total[32];

@@ -25,6 +25,7 @@ typedef struct {
     FileLayout layout;
     Init       init;
     int        decay;       /* weight decay applies */
+    int        matrices;    /* for Muon, of equal size, one below the other; 0 = none */
     int        watched;     /* included in the search for non-finite values */
     unsigned   phases;      /* shared memory: a bit for each phase with a value in it; 0 = not shared */
     int        same;        /* uses the memory of the entry before */

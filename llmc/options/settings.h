@@ -13,6 +13,7 @@
 #define TASK_NAMES       "hellaswag|lambada|multiple-choice"    /* use/tasks.h */
 #define DTYPE_NAMES      "f32|bf16"                             /* DType, kernels/tensor.h */
 #define RECOMPUTE_NAMES  "none|gelu|layernorm|block"            /* Recompute, model/gpt_tensors.h */
+#define OPTIMIZER_NAMES  "adamw|muon"                           /* OptimizerKind, model/gpt_tensors.h */
 #define SCHEDULE_NAMES   "cosine|linear|wsd"                    /* ScheduleKind, train/schedule.h */
 #define MODEL_NAMES      "d2, d4, d6, d8, d12 = gpt2 (124M), d24 = gpt2-medium (355M), d36 = gpt2-large (774M), " \
                          "d48 = gpt2-xl (1558M)"
@@ -109,7 +110,10 @@
     X(INTEGER, warmup,           "100",     RANGE(0, 1e12),     KEPT, "steps of linear warm-up", \
       "-u warmup-iters warmup-steps num-warmup-steps lr-warmup-steps warmup-ratio") \
     X(INTEGER, decay,            "0",       RANGE(0, 1e12),     KEPT, "steps of decay of wsd; 0 = a fifth of all", "") \
-    X(REAL,    weight_decay,     "0.1",     RANGE(0, 1e3),      KEPT, "of AdamW, on matrices only", \
+    X(CHOICE,  optimizer,        "adamw",   CHOICES(OPTIMIZER_NAMES), KEPT, \
+      "muon (Jordan et al. 2024, scaled as Moonlight, arXiv 2502.16982): of the blocks' matrices, with the lr of AdamW, " \
+      "which updates the rest", "optim optimizer-name") \
+    X(REAL,    weight_decay,     "0.1",     RANGE(0, 1e3),      KEPT, "on matrices only", \
       "-c wd decay-rate") \
     X(REAL,    beta1,            "0.9",     RANGE(0, 0.999999), KEPT, "of AdamW", "adam-beta1") \
     X(REAL,    beta2,            "0.95",    RANGE(0, 0.999999), KEPT, "of AdamW", "adam-beta2") \
@@ -193,7 +197,6 @@
              "use --steps; an epoch is the tokens of the data / the tokens of an update")) \
     T(ANSWER("eval-batch-size val-batch-size per-device-eval-batch-size", "validation uses --batch, remove it")) \
     T(ANSWER("lr-decay-iters lr-decay-steps", "the decay ends with the last of --steps, remove it")) \
-    T(ANSWER("optim optimizer", "the optimizer is AdamW, remove it")) \
     T(ANSWER("load-best-model-at-end metric-for-best-model save-best save-best-only", \
              "OUT/best is the checkpoint of the lowest val loss, remove it")) \
     T(ANSWER("wandb wandb-log wandb-project wandb-run-name report-to run-name tensorboard", \

@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include "../../kernels/device.h"
 #include "../base/os.h"
+#include "muon.h"
+
+static const OptimizerMethod *const methods[] = { [OPTIMIZER_ADAMW] = NULL, [OPTIMIZER_MUON] = &muon_method };
 
 AdamW adamw_of(const Settings *s) {
     return (AdamW){ .beta1 = (float)s->beta1, .beta2 = (float)s->beta2, .eps = (float)s->eps,
@@ -15,7 +18,7 @@ AdamW adamw_of(const Settings *s) {
 static int64_t set_slices(Optimizer *o) {
     const int groups = o->model->config.L + 2;
     int64_t count = 0;
-    o->slices = comm_size > 1 ? groups : 1;
+    o->slices = comm_size > 1 || o->method ? groups : 1;
     o->slice = host_alloc((size_t)o->slices * sizeof *o->slice, "the slices of AdamW");
     for (int i = 0; i < o->slices; i++) {
         const int64_t *start = o->model->master.group_start + i, *end = start + groups / o->slices;
@@ -31,23 +34,32 @@ static int64_t set_slices(Optimizer *o) {
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The rows of a slice: its intersections with the tensors of the table. A tensor in two slices has a row in each. */
-static void set_rows(Optimizer *o) {
+/* The rows of a slice: its intersections with the tensors of the table. A tensor in two slices has a row in each.
+   Returns the number of second moments. */
+static int64_t set_rows(Optimizer *o, int64_t count) {
     const TensorTable *table = &o->model->master.table;
     const size_t bytes = (size_t)(table->count + o->slices - 1) * sizeof(UpdateRow);
-    UpdateRow *host = host_alloc(bytes, "the rows of AdamW"), *row = host;
+    UpdateRow *host = o->host_rows = host_alloc(bytes, "the rows of AdamW"), *row = host;
+    int64_t v_count = 0;
     for (Slice *slice = o->slice; slice < o->slice + o->slices; slice++) {
         slice->first_row = (int)(row - host);
         for (const TensorEntry *e = table->entry; e < table->entry + table->count; e++) {
             int64_t start = (int64_t)(e->offset / sizeof(float)) - slice->first;
             int64_t first = max(start, 0), end = min(start + tensor_count(*e->field), slice->count);
-            if (first < end) *row++ = (UpdateRow){ .first = first, .count = end - first, .decay = e->decay };
+            if (first >= end) continue;
+            *row = (UpdateRow){ .first = first, .count = end - first, .v_shift = -slice->state_first, .decay = e->decay,
+                                .scale = o->method ? o->method->scale(e) : 0 };
+            if (o->method && row->scale == 0) {
+                row->v_shift = first - v_count;
+                v_count += (row->count + 127) / 128 * 128;
+            }
+            row++;
         }
         slice->rows = (int)(row - host) - slice->first_row;
     }
     o->rows = device_alloc(bytes, "the rows of AdamW");
     device_upload(o->rows, host, bytes);
-    free(host);
+    return o->method ? v_count : count;
 }
 
 static Tensor flat_grads(const Optimizer *o) { return tensor_table_flat(&o->model->grads.table, F32); }
@@ -55,6 +67,17 @@ static Tensor flat_grads(const Optimizer *o) { return tensor_table_flat(&o->mode
 /* A slice in memory of all elements, and in memory of this rank's only. */
 static Tensor of_all(Tensor flat, const Slice *s) { return tensor_column_range(flat, s->first, s->count); }
 static Tensor of_state(Tensor flat, const Slice *s) { return tensor_column_range(flat, s->state_first, s->count); }
+
+SliceView optimizer_slice(const Optimizer *o, int index) {
+    const Params *params = &o->model->params;
+    const Slice *s = &o->slice[index];
+    const DType dtype = o->model->config.dtype;
+    const Tensor master = tensor_table_flat(&o->model->master.table, F32);
+    return (SliceView){ .param = o->master.data ? of_state(o->master, s) : of_all(master, s),
+                        .param_bf16 = dtype == F32 ? ABSENT : of_all(tensor_table_flat(&params->table, dtype), s),
+                        .m = of_state(o->m, s), .grad = of_all(flat_grads(o), s), .rows = o->rows + s->first_row,
+                        .row_count = s->rows };
+}
 
 /* ---- Creation */
 
@@ -68,12 +91,13 @@ static void wait_for_group(void *optimizer, int group) {
 static void before_group(void *optimizer, int group) { device_graph_call(wait_for_group, optimizer, group); }
 
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
-    *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY, .model = model };
-    const int64_t count = set_slices(o);
+    *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY, .model = model,
+                      .method = methods[model->config.optimizer] };
+    const int64_t count = set_slices(o), v_count = set_rows(o, count);
     const size_t bytes = (size_t)count * sizeof(float);
-    set_rows(o);
-    o->m = tensor_of(device_alloc(bytes, "the first moments of AdamW"), F32, 1, count);
-    o->v = tensor_of(device_alloc(bytes, "the second moments of AdamW"), F32, 1, count);
+    o->m = tensor_of(device_alloc(bytes, "the first moments"), F32, 1, count);
+    o->v = tensor_of(device_alloc((size_t)v_count * sizeof(float), "the second moments"), F32, 1, v_count);
+    if (o->method) o->method->create(o);
     if (comm_size > 1) {
         if (model->config.dtype != F32)
             o->master = tensor_of(device_alloc(bytes, "the slice of the parameters in f32"), F32, 1, count);
@@ -87,6 +111,7 @@ void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
 }
 
 void optimizer_free(Optimizer *o) {
+    if (o->method) o->method->free(o);
     device_free(o->m.data);
     device_free(o->v.data);
     device_free(o->master.data);
@@ -95,6 +120,7 @@ void optimizer_free(Optimizer *o) {
     device_host_free(o->result);
     device_mark_free(&o->done);
     device_graph_free(&o->graph);
+    free(o->host_rows);
     free(o->slice);
     free(o->gathered);
     *o = (Optimizer){0};
@@ -129,21 +155,19 @@ static void reduce_stats(Optimizer *o) {
 
 static void issue_update(Optimizer *o) {
     GPT *model = o->model;
-    const DType dtype = model->config.dtype;
-    const Tensor grads = flat_grads(o), master = tensor_table_flat(&model->master.table, F32);
-    const Tensor params = tensor_table_flat(&model->params.table, dtype);
+    const Tensor grads = flat_grads(o);
     comm_wait(o->reduced[0]);
     for (int i = 1; i < o->slices; i++) gradient_square_sum(o->stats, of_all(grads, &o->slice[i]));
     comm_wait(o->reduced[1]);
     gradient_square_sum(o->stats, of_all(grads, &o->slice[0]));
     reduce_stats(o);
     update_decide(o->stats);
+    if (o->method) o->method->update(o);
     for (int i = 0; i < o->slices; i++) {
-        const Slice *p = &o->slice[i];
-        adamw_update(o->master.data ? of_state(o->master, p) : of_all(master, p),
-                     dtype == F32 ? ABSENT : of_all(params, p), of_state(o->m, p), of_state(o->v, p), of_all(grads, p),
-                     o->rows + p->first_row, p->rows, o->stats);
-        if (comm_size > 1) o->gathered[i] = comm_all_gather(params_group(&model->params, i + FIRST_GROUP, dtype));
+        const SliceView s = optimizer_slice(o, i);
+        adamw_update(s.param, s.param_bf16, s.m, o->v, s.grad, s.rows, s.row_count, o->stats);
+        if (comm_size > 1)
+            o->gathered[i] = comm_all_gather(params_group(&model->params, i + FIRST_GROUP, model->config.dtype));
     }
 }
 
@@ -165,9 +189,11 @@ UpdateResult optimizer_result(Optimizer *o) {
 
 /* ---- The whole state, for files */
 
-/* The memory of this rank's slices; absent where every rank has the whole state. */
+/* This rank's slices of it; absent where the memory of the model or the moments has the layout of a file. */
 static Tensor sharded(const Optimizer *o, OptimizerState which) {
-    return comm_size == 1 ? ABSENT : which == STATE_PARAM ? o->master : which == STATE_M ? o->m : o->v;
+    const int is_packed = which == STATE_V && o->method;
+    if (comm_size == 1 && !is_packed) return ABSENT;
+    return which == STATE_PARAM ? o->master : which == STATE_M ? o->m : o->v;
 }
 
 void *optimizer_memory(Optimizer *o, OptimizerState which) {
@@ -175,19 +201,30 @@ void *optimizer_memory(Optimizer *o, OptimizerState which) {
     return which == STATE_PARAM ? o->model->master.table.memory : which == STATE_M ? o->m.data : o->v.data;
 }
 
-void optimizer_scatter(Optimizer *o, OptimizerState which) {
-    const Tensor to = sharded(o, which);
-    for (int i = 0; to.data && i < o->slices; i++)
-        tensor_convert(of_state(to, &o->slice[i]), of_all(flat_grads(o), &o->slice[i]));
+/* Copies this rank's slices to the memory of the gradients, or from there. Of v with a method: row by row. */
+static void copy_slices(Optimizer *o, OptimizerState which, int to_all) {
+    const Tensor state = sharded(o, which);
+    for (int i = 0; state.data && i < o->slices; i++) {
+        const Slice *slice = &o->slice[i];
+        const UpdateRow *first = o->host_rows + slice->first_row;
+        const UpdateRow whole = { .count = slice->count, .v_shift = -slice->state_first };
+        const int by_row = which == STATE_V && o->method;
+        for (const UpdateRow *row = by_row ? first : &whole; row < (by_row ? first + slice->rows : &whole + 1); row++) {
+            if (by_row && row->scale > 0) continue;
+            const Tensor all = tensor_column_range(of_all(flat_grads(o), slice), row->first, row->count);
+            const Tensor part = tensor_column_range(state, row->first - row->v_shift, row->count);
+            tensor_convert(to_all ? all : part, to_all ? part : all);
+        }
+    }
 }
 
+void optimizer_scatter(Optimizer *o, OptimizerState which) { copy_slices(o, which, 0); }
+
 void *optimizer_gather(Optimizer *o, OptimizerState which) {
-    const Tensor from = sharded(o, which);
     CommOp last = o->gathered ? o->gathered[o->slices - 1] : (CommOp){0};
-    for (int i = 0; from.data && i < o->slices; i++) {
-        tensor_convert(of_all(flat_grads(o), &o->slice[i]), of_state(from, &o->slice[i]));
+    copy_slices(o, which, 1);
+    for (int i = 0; sharded(o, which).data && i < o->slices; i++)
         last = comm_all_gather(params_group(&o->model->grads, i + FIRST_GROUP, F32));
-    }
     comm_wait(last);
     return optimizer_memory(o, which);
 }

@@ -1,5 +1,5 @@
-/* optimizer.h - AdamW with decay on matrices only, gradient norm and clipping, over one rank or several, with its
-   state on each or sharded (ZeRO-1: Rajbhandari et al. 2020, arXiv 1910.02054). */
+/* optimizer.h - AdamW, or with Muon for some tensors, with decay on matrices only, gradient norm and clipping, over one
+   rank or several, which each have a slice of its state (ZeRO-1: Rajbhandari et al. 2020, arXiv 1910.02054). */
 #ifndef LLMC_OPTIMIZER_H
 #define LLMC_OPTIMIZER_H
 #include "../../kernels/comm.h"
@@ -11,31 +11,55 @@
 typedef struct { float beta1, beta2, eps, weight_decay, max_norm; } AdamW;
 AdamW adamw_of(const Settings *settings);
 
-/* Elements of the flat parameter memory that this rank updates: with ZeRO-1 its slice of a group, otherwise all. */
+/* Elements of the flat parameter memory that this rank updates: its part of a group; of all of them, where AdamW is
+   alone and there is one rank. */
 typedef struct {
     int64_t first, count;
     int64_t state_first;        /* where its moments and master parameters begin in m, v and master */
     int     first_row, rows;    /* range of Optimizer.rows, relative to first */
 } Slice;
 
+typedef struct Optimizer Optimizer;
+
+/* What updates some tensors in place of AdamW. llmc/README.md says how to add one. */
 typedef struct {
+    float (*scale)(const TensorEntry *entry);       /* UpdateRow.scale; 0: AdamW updates the tensor */
+    void  (*create)(Optimizer *o);                  /* allocates Optimizer.method_state, on all ranks */
+    void  (*update)(Optimizer *o);                  /* issues the update of the rows with a scale */
+    void  (*free)(Optimizer *o);
+} OptimizerMethod;
+
+struct Optimizer {
     AdamW        adamw;
+    const OptimizerMethod *method;          /* NULL = none */
+    void        *method_state;
     double       loss_limit, norm_limit;    /* next update's (kernels/update.h); +inf until set */
     GPT         *model;
-    Tensor       m, v;          /* first and second moments, flat F32: this rank's slices, one after the other */
+    Tensor       m;             /* first moments, or Muon's momentum, flat F32: this rank's slices one after the other */
+    Tensor       v;             /* second moments, likewise; with a method AdamW's rows one after the other */
     Tensor       master;        /* parameters in f32, likewise; absent where model->master has them */
     Slice       *slice;
     int          slices;
     CommOp       reduced[2];    /* gradients of block 0 and all before it; of FIRST_GROUP, the last */
     CommOp      *gathered;      /* parameters of a group; index 0 = FIRST_GROUP */
     int64_t      step;          /* updates that have been applied */
-    UpdateRow   *rows;          /* device */
+    UpdateRow   *rows, *host_rows;      /* on the device, and the same on the host */
+    int          row_count;
     StepStats   *stats;         /* device */
     StepStats   *result;        /* page-locked: the inputs of an update, then its results */
     DeviceMark   done;          /* after the download of result */
     double       waited_ms;     /* comm_waited_ms before it */
     DeviceGraph  graph;         /* an update */
-} Optimizer;
+};
+
+/* What the update of a slice reads and writes. */
+typedef struct {
+    Tensor param, param_bf16;   /* in f32; what the ops read, absent where that is param */
+    Tensor m, grad;
+    const UpdateRow *rows;      /* device */
+    int    row_count;
+} SliceView;
+SliceView optimizer_slice(const Optimizer *o, int index);
 
 /* Several ranks have ZeRO-1. The model's address must not change. */
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw);
