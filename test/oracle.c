@@ -303,3 +303,48 @@ void oracle_adamw(double *param, double *m, double *v, const double *grad, int64
         param[i] -= stats->learning_rate * (step + (decay ? stats->weight_decay * param[i] : 0));
     }
 }
+
+/* ---- Muon */
+
+void oracle_muon_momentum(double *update, double *m, const double *grad, int64_t count, const StepStats *stats) {
+    for (int64_t i = 0; i < count; i++) {
+        m[i] = 0.95 * m[i] + stats->clip * grad[i];
+        update[i] = stats->clip * grad[i] + 0.95 * m[i];
+    }
+}
+
+/* (x x^T) x = x (x^T x): works on the transpose of a tall matrix. */
+void oracle_newton_schulz(double *x, int rows, int columns) {
+    const int wide = rows <= columns, S = wide ? rows : columns, K = wide ? columns : rows;
+    const double norm = oracle_norm(x, (int64_t)rows * columns) + 1e-7;
+    double *y = malloc(sizeof *y * (size_t)(2 * S * K + 2 * S * S)), *next = y + S * K;
+    double *gram = next + S * K, *sum = gram + S * S;
+    for (int i = 0; i < S * K; i++) y[i] = written(x[wide ? i : i % K * S + i / K] / norm);
+    for (int iteration = 0; iteration < 5; iteration++) {
+        for (int i = 0; i < S * S; i++) gram[i] = written(dot(y + i / S * K, y + i % S * K, K));
+        for (int i = 0; i < S * S; i++)
+            sum[i] = written(-4.7750 * gram[i] + 2.0315 * dot(gram + i / S * S, gram + i % S * S, S));
+        zero(next, S * K);
+        add(next, 3.4445, y, S * K);
+        for (int i = 0; i < S * S; i++) add(next + i / S * K, sum[i], y + i % S * K, K);
+        for (int i = 0; i < S * K; i++) y[i] = written(next[i]);
+    }
+    for (int i = 0; i < S * K; i++) x[wide ? i : i % K * S + i / K] = y[i];
+    free(y);
+}
+
+void oracle_muon_apply(double *param, const double *update, int64_t count, double scale, int decay,
+                       const StepStats *stats) {
+    for (int64_t i = 0; i < count; i++)
+        param[i] -= stats->learning_rate * (scale * update[i] + (decay ? stats->weight_decay * param[i] : 0));
+}
+
+void oracle_reflect(double *x, const double *u, const double *v, int rows, int columns) {
+    const double uu = dot(u, u, rows), vv = dot(v, v, columns);
+    for (int r = 0; r < rows; r++) add(x + r * columns, -2 * dot(x + r * columns, v, columns) / vv, v, columns);
+    for (int c = 0; c < columns; c++) {
+        double xu = 0;
+        for (int r = 0; r < rows; r++) xu += x[r * columns + c] * u[r];
+        for (int r = 0; r < rows; r++) x[r * columns + c] -= 2 * xu / uu * u[r];
+    }
+}

@@ -102,7 +102,7 @@ static double element(Tensor t, const uint16_t *arena, int64_t i) {
     return value;
 }
 
-static double get(Tensor t, int64_t i) { return element(t, arena_before, i); }
+static inline double get(Tensor t, int64_t i) { return element(t, arena_before, i); }
 
 static void set(Tensor t, int64_t i, double value) {
     float rounded = (float)(t.dtype == BF16 ? round_bf16(value) : value);
