@@ -225,6 +225,30 @@ def learning_rate(a, step):
     return a.min_lr + (0.5 * (1 + math.cos(math.pi * done)) if a.schedule == "cosine" else 1 - done) * (a.lr - a.min_lr)
 
 
+def newton_schulz(x, dtype):
+    """kernels/muon.h"""
+    y = x.T if x.shape[0] > x.shape[1] else x
+    y = (y / (x.norm() + 1e-7)).to(dtype)
+    for _ in range(5):
+        gram = y @ y.T
+        y = 3.4445 * y + (-4.7750 * gram + 2.0315 * gram @ gram) @ y
+    return y.T.to(x.dtype) if x.shape[0] > x.shape[1] else y.to(x.dtype)
+
+
+class Muon(torch.optim.Optimizer):
+    """c_attn is three matrices."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                m = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                m.mul_(0.95).add_(p.grad)
+                parts = (p.grad + 0.95 * m).chunk(3 if p.shape[0] == 3 * p.shape[1] else 1)
+                update = torch.cat([0.2 * max(part.shape) ** 0.5 * newton_schulz(part, group["dtype"]) for part in parts])
+                p.sub_(group["lr"] * (update + group["weight_decay"] * p))
+
+
 def read_settings(path):
     """The options of a settings.txt as arguments."""
     with open(path) as file:
@@ -251,6 +275,7 @@ def parse():
                             val_tokens=1048576).items():
         p.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     p.add_argument("--schedule", choices=["cosine", "linear", "wsd"], default="cosine")
+    p.add_argument("--optimizer", choices=["adamw", "muon"], default="adamw")
     p.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: autocast; the weights stay f32")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     a = p.parse_args()
@@ -277,10 +302,15 @@ def main():
         sys.exit(f"train_reference: --total-batch {a.total_batch} is not a multiple of --batch x context = {a.batch * T}")
 
     params = list(model.parameters())
-    optimizer = torch.optim.AdamW(
-        [{"params": [p for p in params if p.dim() >= 2], "weight_decay": a.weight_decay},
-         {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0}],
-        betas=(a.beta1, a.beta2), eps=a.eps, fused=True)
+    matrices = [p for p in model.transformer.h.parameters() if p.dim() == 2] if a.optimizer == "muon" else []
+    rest = [p for p in params if all(p is not matrix for matrix in matrices)]
+    optimizers = [torch.optim.AdamW(
+        [{"params": [p for p in rest if p.dim() >= 2], "weight_decay": a.weight_decay},
+         {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0}],
+        betas=(a.beta1, a.beta2), eps=a.eps, fused=True)]
+    if matrices:
+        dtype = torch.bfloat16 if a.device == "cuda" else torch.float32
+        optimizers.append(Muon(matrices, {"lr": a.lr, "weight_decay": a.weight_decay, "dtype": dtype}))
     precision = torch.autocast(a.device, torch.bfloat16, enabled=a.dtype == "bf16")
 
     @torch.no_grad()
@@ -297,7 +327,7 @@ def main():
     def train_step(micro_batches, rate):
         count = sum(int((y >= 0).sum()) for windows in micro_batches for _, y in windows)
         loss = torch.zeros((), dtype=torch.float64, device=a.device)
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         for windows in micro_batches:
             x, y = to_batch(windows, a.device)
             with precision:
@@ -308,9 +338,10 @@ def main():
         norm = torch.stack(torch._foreach_norm(grads)).norm()
         if a.clip > 0:
             torch._foreach_mul_(grads, (a.clip / norm).clamp(max=1.0))
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
         return loss.item(), norm.item(), count              # waits for the device
 
     name = torch.cuda.get_device_name() if a.device == "cuda" else f"{torch.get_num_threads()} threads"
