@@ -145,14 +145,19 @@ size_t gpt_scratch_bytes(const GPTConfig *config) {
     return max;
 }
 
+static size_t block_bytes(const GPTConfig *config, DType dtype) {
+    Params params;
+    params_layout(&params, config, dtype);
+    const size_t bytes = (size_t)(params.group_start[2] - params.group_start[1]) * dtype_bytes(dtype);
+    params_free(&params);
+    return bytes;
+}
+
 /* A batch has at most 64 Mi elements of scratch: one batch at 124M (C = 768), 4 blocks at 1558M (C = 1600). */
 MuonPlan gpt_muon_plan(const GPTConfig *config) {
     const int64_t C = config->C, block = 4 * C * C + 2 * C * C, largest = (1 << 26) / block;    /* c_fc, two products */
+    const size_t bytes = block_bytes(config, muon_dtype);
     MuonPlan plan = { .blocks = (config->L + comm_size - 1) / comm_size };
-    Params params;
-    params_layout(&params, config, F32);
-    const size_t bytes = (size_t)(params.group_start[2] - params.group_start[1]) * dtype_bytes(muon_dtype);
-    params_free(&params);
     plan.batch = largest < 1 ? 1 : largest < plan.blocks ? (int)largest : plan.blocks;
     plan.update_bytes = bytes * (size_t)config->L / (size_t)comm_size;
     if (comm_size > 1) plan.block_bytes = bytes * (size_t)plan.blocks;
@@ -160,13 +165,19 @@ MuonPlan gpt_muon_plan(const GPTConfig *config) {
     return plan;
 }
 
-/* The moments in f32, the second of AdamW's tensors only. */
+size_t gpt_second_moment_bytes(const GPTConfig *config) {
+    const size_t ranks = (size_t)comm_size, L = (size_t)config->L, C = (size_t)config->C;
+    const size_t all = gpt_param_bytes(config, F32) / ranks;
+    if (config->optimizer == OPTIMIZER_ADAMW) return all;
+    const size_t block = block_bytes(config, F32), matrices = 12 * C * C * sizeof(float);
+    return all - L * (block / ranks) + L * (block - matrices);
+}
+
 size_t gpt_optimizer_bytes(const GPTConfig *config) {
-    const size_t all = gpt_param_bytes(config, F32), ranks = (size_t)comm_size;
-    if (config->optimizer == OPTIMIZER_ADAMW) return 2 * all / ranks;
+    const size_t moments = gpt_param_bytes(config, F32) / (size_t)comm_size + gpt_second_moment_bytes(config);
+    if (config->optimizer == OPTIMIZER_ADAMW) return moments;
     const MuonPlan plan = gpt_muon_plan(config);
-    const size_t matrices = 12 * (size_t)config->L * (size_t)config->C * (size_t)config->C * sizeof(float);
-    return (2 * all - matrices) / ranks + plan.update_bytes + plan.block_bytes + plan.scratch_bytes;
+    return moments + plan.update_bytes + plan.block_bytes + plan.scratch_bytes;
 }
 
 /* The phases of a micro-step, in the order of time. A block goes through QKV, ATTENTION and MLP; in the backward pass

@@ -190,6 +190,8 @@ typedef struct {
     size_t update_bytes, block_bytes, scratch_bytes;
 } MuonPlan;
 MuonPlan gpt_muon_plan(const GPTConfig *config);
+/* Of the tensors that AdamW updates; with Muon every rank has room for all of them in a block. */
+size_t  gpt_second_moment_bytes(const GPTConfig *config);
 size_t  gpt_optimizer_bytes(const GPTConfig *config);     /* moments of this rank, and Muon's memory */
 size_t  gpt_scratch_bytes(const GPTConfig *config);       /* to reduce-scatter the gradients of any group */
 /* Bytes of the activations; *workspace: the part that blocks and phases share; *attention_name: "flash", ... */

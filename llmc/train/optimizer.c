@@ -34,9 +34,8 @@ static int64_t set_slices(Optimizer *o) {
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The rows of a slice: its intersections with the tensors of the table. A tensor in two slices has a row in each.
-   Returns the number of second moments. */
-static int64_t set_rows(Optimizer *o, int64_t count) {
+/* The rows of a slice: its intersections with the tensors of the table. A tensor in two slices has a row in each. */
+static void set_rows(Optimizer *o) {
     const TensorTable *table = &o->model->master.table;
     const size_t bytes = (size_t)(table->count + o->slices - 1) * sizeof(UpdateRow);
     UpdateRow *host = o->host_rows = host_alloc(bytes, "the rows of AdamW"), *row = host;
@@ -51,7 +50,7 @@ static int64_t set_rows(Optimizer *o, int64_t count) {
                                 .scale = o->method ? o->method->scale(e) : 0 };
             if (o->method && row->scale == 0) {
                 row->v_shift = first - v_count;
-                v_count += (row->count + 127) / 128 * 128;
+                v_count += row->count;
             }
             row++;
         }
@@ -59,7 +58,6 @@ static int64_t set_rows(Optimizer *o, int64_t count) {
     }
     o->rows = device_alloc(bytes, "the rows of AdamW");
     device_upload(o->rows, host, bytes);
-    return o->method ? v_count : count;
 }
 
 static Tensor flat_grads(const Optimizer *o) { return tensor_table_flat(&o->model->grads.table, F32); }
@@ -93,10 +91,11 @@ static void before_group(void *optimizer, int group) { device_graph_call(wait_fo
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
     *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY, .model = model,
                       .method = methods[model->config.optimizer] };
-    const int64_t count = set_slices(o), v_count = set_rows(o, count);
-    const size_t bytes = (size_t)count * sizeof(float);
+    const int64_t count = set_slices(o);
+    const size_t bytes = (size_t)count * sizeof(float), v_bytes = gpt_second_moment_bytes(&model->config);
+    set_rows(o);
     o->m = tensor_of(device_alloc(bytes, "the first moments"), F32, 1, count);
-    o->v = tensor_of(device_alloc((size_t)v_count * sizeof(float), "the second moments"), F32, 1, v_count);
+    o->v = tensor_of(device_alloc(v_bytes, "the second moments"), F32, 1, (int64_t)(v_bytes / sizeof(float)));
     if (o->method) o->method->create(o);
     if (comm_size > 1) {
         if (model->config.dtype != F32)

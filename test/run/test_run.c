@@ -260,11 +260,13 @@ static void evaluation_has_one_block(void) {
 }
 
 /* What the plan adds up is what is allocated, but for the optimizer's list of tensors and its statistics; also on one
-   of three ranks with ZeRO-1, which has a third of the moments, and in bf16 of the f32 parameters. */
+   of three ranks with ZeRO-1, which has a third of the moments, and in bf16 of the f32 parameters. With Muon there is one
+   moment of the matrices; every row of AdamW has a place in v of its own. */
 static void the_plan_is_what_is_allocated(void) {
     static const char *const attentions[] = { "auto", "naive" };
-    for (int k = 0; k < 2 * 4 * 2 * 2 * 3 * COUNT(configs); k++) {
-        GPTConfig config = configs[k / 96];
+    for (int k = 0; k < 2 * 2 * 4 * 2 * 2 * 3 * COUNT(configs); k++) {
+        GPTConfig config = configs[k / 96 % COUNT(configs)];
+        config.optimizer = (OptimizerKind)(k / 96 / COUNT(configs));
         const int is_sharded = k / 48 % 2;
         config.recompute = (Recompute)(k / 12 % 4);
         const char *attention = attentions[k & 1];
@@ -273,9 +275,12 @@ static void the_plan_is_what_is_allocated(void) {
         config.cache_tokens = config.recompute & 1 ? config.T : 0;
         gpt_check(&config);
         if (device_refuse_dtype(config.dtype) || (is_sharded && purpose != TRAIN)) continue;
+        const size_t matrices = config.optimizer == OPTIMIZER_MUON ? 48 * (size_t)(config.L * config.C * config.C) : 0;
+        if (matrices && purpose != TRAIN) continue;
         GPT gpt;
         Optimizer optimizer;
         comm_size = is_sharded ? 3 : 1;
+        comm_rank = k % comm_size;
         MemoryPlan plan = memory_plan(&config, attention, 3, purpose);
         allocated = 0;
         gpt_create(&gpt, config, attention, 3, config.T, purpose);
@@ -286,8 +291,17 @@ static void the_plan_is_what_is_allocated(void) {
         if (purpose == TRAIN) {
             optimizer_create(&optimizer, &gpt, (AdamW){0});
             list = (size_t)(gpt.grads.table.count + optimizer.slices - 1) * sizeof(UpdateRow) + sizeof(StepStats);
-            EXPECT(plan.optimizer == 2 * share && f32 % 3 * (size_t)is_sharded == 0, "case %d: %zu of %zu bytes", k,
-                   plan.optimizer, f32);
+            EXPECT((matrices || plan.optimizer == 2 * share) && f32 % 3 * (size_t)is_sharded == 0,
+                   "case %d: %zu of %zu bytes", k, plan.optimizer, f32);
+            int64_t v = 0, v_count = tensor_count(optimizer.v), last = optimizer.slices - 1;
+            for (int i = 0; i < optimizer.slice[last].first_row + optimizer.slice[last].rows && matrices; i++) {
+                const UpdateRow *row = &optimizer.host_rows[i];
+                if (row->scale > 0) continue;
+                EXPECT(row->first - row->v_shift == v, "case %d: row %d has its second moments elsewhere", k, i);
+                v += row->count;
+            }
+            EXPECT(v <= v_count && (is_sharded || v_count == (int64_t)(f32 - matrices) / 4),
+                   "case %d: %lld second moments, used %lld", k, (long long)v_count, (long long)v);
             optimizer_free(&optimizer);
         }
         EXPECT(allocated + received == plan.total + list, "case %d: %zu bytes, planned %zu, list %zu, received %zu", k,
@@ -300,6 +314,7 @@ static void the_plan_is_what_is_allocated(void) {
                k, acts, plan.activations + plan.workspace);
         gpt_free(&gpt);
         comm_size = 1;
+        comm_rank = 0;
     }
 }
 
