@@ -86,17 +86,17 @@ cells() {         # cells RUN COLUMN...: these columns of a run's log, a line pe
         "$cells_of/log.csv"
 }
 steps_of() { cells "$1" step tokens loss val_loss norm lr; }      # a run's rows without their times
-close_to() {      # close_to WORDS RUN OTHER: losses, norms, validations of the steps that both have differ by 1e-5
+close_to() {      # close_to WORDS RUN OTHER [BOUND]: losses, norms, validations of common steps differ by at most 1e-5
     cells "$2" step loss norm val_loss tokens > "$dir/close.a"
     cells "$3" step loss norm val_loss tokens > "$dir/close.b"
-    expect "$1" awk -F, '
+    expect "$1" awk -F, -v near="${4:-1e-5}" '
         NR == FNR { for (i = 2; i <= 5; i++) want[$1, i] = $i; next }
         ($1, 2) in want {
             rows++
             for (i = 2; i <= 5; i++) {
                 d = $i - want[$1, i]
                 if (d < 0) d = -d
-                if (d <= 1e-5 * (want[$1, i] > 1 ? want[$1, i] : 1)) continue
+                if (d <= near * (want[$1, i] > 1 ? want[$1, i] : 1)) continue
                 print "step " $1 ": " $i " and " want[$1, i]
                 bad = 1
             }
