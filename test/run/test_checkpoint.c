@@ -71,6 +71,61 @@ static void test_checkpoint_round_trip(void) {
     safetensors_close(&file);
 }
 
+/* ---- Optimizers */
+
+static const OptimizerState moments[] = { STATE_M, STATE_V };
+
+static void trainer_create(Trainer *t, OptimizerKind kind, uint32_t seed) {
+    GPTConfig config = { .L = 2, .NH = 2, .C = 16, .T = 7, .V = 65, .optimizer = kind };
+    gpt_check(&config);
+    gpt_create(&t->model, config, "auto", 1, 7, TRAIN);
+    optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
+    fill(&t->model.master, config.V, seed);
+    for (int i = 0; i < COUNT(moments); i++) {
+        fill_memory(&t->model.master.table, optimizer_memory(&t->optimizer, moments[i]), config.V, seed + 1 + (uint32_t)i);
+        optimizer_scatter(&t->optimizer, moments[i]);
+    }
+}
+
+static void trainer_free(Trainer *t) {
+    optimizer_free(&t->optimizer);
+    gpt_free(&t->model);
+}
+
+/* One of the moments of a tensor; the caller frees it. */
+static float *moment(Trainer *t, OptimizerState which, int entry) {
+    const TensorEntry *e = &t->model.master.table.entry[entry];
+    return download(tensor_packed((char *)optimizer_gather(&t->optimizer, which) + e->offset, F32, e->field->ndim,
+                                  e->field->dim));
+}
+
+/* Saved with either optimizer, loaded with either: what both have is the same, the momentum of the matrices else zero. */
+static void moments_of_another_optimizer(void) {
+    for (int k = 0; k < 4; k++) {
+        const OptimizerKind from = (OptimizerKind)(k / 2), to = (OptimizerKind)(k % 2);
+        Trainer saved, loaded;
+        trainer_create(&saved, from, 7);
+        trainer_create(&loaded, to, 70);
+        test_optimizer = from == OPTIMIZER_MUON ? "muon" : "adamw";
+        char *dir = save_step(IN_SCRATCH("optimizers-%d", k), &saved, 1);
+        checkpoint_load_optimizer(dir, &(TrainState){0}, &loaded.model, &loaded.optimizer);
+        for (int i = 0; i < 2 * saved.model.master.table.count; i++) {
+            const TensorEntry *e = &saved.model.master.table.entry[i / 2];
+            const OptimizerState which = moments[i % 2];
+            if (e->matrices && which == STATE_V && to == OPTIMIZER_MUON) continue;
+            float *got = moment(&loaded, which, i / 2), *want = moment(&saved, which, i / 2);
+            const size_t bytes = tensor_bytes(*e->field);
+            if (e->matrices && from != to) memset(want, 0, bytes);
+            EXPECT(!memcmp(got, want, bytes), "from %s: moment %d of %s", test_optimizer, i % 2, e->name);
+            free(got);
+            free(want);
+        }
+        trainer_free(&saved);
+        trainer_free(&loaded);
+    }
+    test_optimizer = NULL;
+}
+
 /* ---- Models of other programs */
 
 static void load_config(void *dir) { checkpoint_config(dir); }
@@ -409,6 +464,7 @@ int main(void) {
     test_device_open((DeviceOptions){ .threads = 1 });
     tiny_create(&trainer, 1);
     RUN(test_checkpoint_round_trip);
+    RUN(moments_of_another_optimizer);
     RUN(models_of_other_programs);
     RUN(damaged_files_are_refused);
     RUN(test_checkpoint_choices);
