@@ -38,10 +38,10 @@ void gradient_square_sum(StepStats *stats, Tensor grads);
 /* From loss and square_sum: norm, clip and apply. Ranks reduce both sums before. */
 void update_decide(StepStats *stats);
 
-/* In the rows without a scale, where stats->apply, in f32: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2 with g = clip * grad;
-   param -= learning_rate (m/correction1 / (sqrt(v/correction2) + eps) + decay * weight_decay * param).
-   param, m, grad: flat F32 memory of one shape; v: flat F32, at v_shift. param_bf16: BF16 of the same shape that gets param rounded (=),
-   or absent. rows, stats: device addresses. On a GPU first and count are multiples of 4. */
+/* In the rows without a scale, where stats->apply, in f32: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2
+   with g = clip * grad; param -= learning_rate (m/correction1 / (sqrt(v/correction2) + eps) + decay * weight_decay *
+   param). param, m, grad: flat F32 memory of one shape; v: flat F32, see v_shift. param_bf16: BF16 of the same shape
+   that gets param rounded (=), or absent. rows, stats: of the device. On a GPU first and count are multiples of 4. */
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepStats *stats);
 

@@ -16,7 +16,8 @@ void muon_momentum(Tensor update, Tensor m_tensor, Tensor grad, const UpdateRow 
     const float clip = stats->clip;
     #pragma omp parallel
     for (int row = 0; row < row_count; row++) {
-        float *restrict m = (float *)m_tensor.data + rows[row].first, *restrict u = (float *)update.data + rows[row].first;
+        float *restrict m = (float *)m_tensor.data + rows[row].first;
+        float *restrict u = (float *)update.data + rows[row].first;
         const float *restrict g = (const float *)grad.data + rows[row].first;
         #pragma omp for schedule(static, BLOCK) nowait
         for (int64_t i = 0; i < (rows[row].scale > 0 ? rows[row].count : 0); i++) {

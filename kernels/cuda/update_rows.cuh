@@ -6,14 +6,14 @@ extern "C" {
 #include "../update.h"
 }
 
-/* A block has SPAN elements of the flat memory, 240 KiB of traffic in AdamW. Row sizes range from 768 to 38.6 million: a
-   fixed number of blocks per row would leave most of them without work. */
+/* A block has SPAN elements of the flat memory, 240 KiB of traffic in AdamW. Row sizes range from 768 to 38.6 million:
+   a fixed number of blocks per row would leave most of them without work. */
 enum { THREADS = 256, SPAN = 8192 };
 
 struct RowRange { int first, last; };
 
-/* The rows with elements in begin .. end - 1. The threads of the block look at all rows at once, one access to the cache
-   where a bisection would need eight. */
+/* The rows with elements in begin .. end - 1. The threads of the block look at all rows at once, one access to the
+   cache where a bisection would need eight. */
 __device__ inline RowRange rows_between(const UpdateRow *rows, int row_count, int64_t begin, int64_t end) {
     __shared__ int first_row, last_row;
     if (threadIdx.x == 0) {

@@ -416,7 +416,8 @@ void checkpoint_load_choices(const char *checkpoint) {
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
     const TensorTable *table = &model->master.table;
     if (comm_size > 1) ranks_require_same(sum_of_files(checkpoint), "the sum of the checkpoint's files");
-    weights_read(model_path(checkpoint).text, table, &(Part){ "", table->memory, F32, ALL_TENSORS }, 1, model->config.V);
+    const Part parameters = { "", table->memory, F32, ALL_TENSORS };
+    weights_read(model_path(checkpoint).text, table, &parameters, 1, model->config.V);
     gpt_cast_params(model);
 }
 

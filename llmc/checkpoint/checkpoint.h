@@ -3,8 +3,9 @@
 
      config.json            tie_word_embeddings is false when the head is a tensor of its own, lm_head.weight
      model.safetensors      parameters, F32 or BF16, with HuggingFace's names and layouts
-     optimizer.safetensors  both moments in F32, exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME; when the
-                            model is saved in BF16, also the exact parameters, param.NAME
+     optimizer.safetensors  both moments in F32, exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME, of Muon's
+                            tensors momentum_buffer.NAME; when the model is saved in BF16, also the exact
+                            parameters, param.NAME
      state.json             TrainState, the identity of the data, the options that a resume compares
      choices.txt            the choices of kernels/autotune.h, in text; none where nothing was measured
      checksums.xxh64        XXH64 of the files above, for `xxhsum -c checksums.xxh64`

@@ -111,8 +111,8 @@
       "-u warmup-iters warmup-steps num-warmup-steps lr-warmup-steps warmup-ratio") \
     X(INTEGER, decay,            "0",       RANGE(0, 1e12),     KEPT, "steps of decay of wsd; 0 = a fifth of all", "") \
     X(CHOICE,  optimizer,        "adamw",   CHOICES(OPTIMIZER_NAMES), KEPT, \
-      "muon (Jordan et al. 2024, scaled as Moonlight, arXiv 2502.16982): of the blocks' matrices, with the lr of AdamW, " \
-      "which updates the rest", "optim optimizer-name") \
+      "muon (Jordan et al. 2024): for the matrices of the blocks, AdamW for the rest; scaled to AdamW's --lr and " \
+      "--weight-decay as in Moonlight, arXiv 2502.16982", "optim optimizer-name optimizer-type opt") \
     X(REAL,    weight_decay,     "0.1",     RANGE(0, 1e3),      KEPT, "on matrices only", \
       "-c wd decay-rate") \
     X(REAL,    beta1,            "0.9",     RANGE(0, 0.999999), KEPT, "of AdamW", "adam-beta1") \
@@ -197,6 +197,10 @@
              "use --steps; an epoch is the tokens of the data / the tokens of an update")) \
     T(ANSWER("eval-batch-size val-batch-size per-device-eval-batch-size", "validation uses --batch, remove it")) \
     T(ANSWER("lr-decay-iters lr-decay-steps", "the decay ends with the last of --steps, remove it")) \
+    T(ANSWER("muon use-muon", "use --optimizer muon")) \
+    T(ANSWER("muon-lr matrix-lr muon-weight-decay", "Muon takes --lr and --weight-decay, as AdamW; remove it")) \
+    T(ANSWER("muon-momentum momentum muon-beta nesterov ns-steps", \
+             "Muon's momentum is 0.95, with Nesterov's step and 5 iterations; remove it")) \
     T(ANSWER("load-best-model-at-end metric-for-best-model save-best save-best-only", \
              "OUT/best is the checkpoint of the lowest val loss, remove it")) \
     T(ANSWER("wandb wandb-log wandb-project wandb-run-name report-to run-name tensorboard", \

@@ -35,7 +35,7 @@ struct Optimizer {
     void        *method_state;
     double       loss_limit, norm_limit;    /* next update's (kernels/update.h); +inf until set */
     GPT         *model;
-    Tensor       m;             /* first moments, or Muon's momentum, flat F32: this rank's slices one after the other */
+    Tensor       m;             /* first moments, Muon's momentum, flat F32: this rank's slices one after the other */
     Tensor       v;             /* second moments, likewise; with a method AdamW's rows one after the other */
     Tensor       master;        /* parameters in f32, likewise; absent where model->master has them */
     Slice       *slice;

@@ -1,5 +1,5 @@
-/* The ops of kernels/muon.h against the oracle on the same inputs widened to double. arena.h derives the bounds; in bf16
-   the oracle rounds where the op does. */
+/* The ops of kernels/muon.h against the oracle on the same inputs widened to double. arena.h derives the bounds; in
+   bf16 the oracle rounds where the op does. */
 #include "../../kernels/muon.h"
 #include "arena.h"
 
@@ -30,7 +30,8 @@ static void fill_matrix(Tensor x, int kind) {
 static void orthogonalize(void) {
     static const struct { int rows, columns, count, gap; } shapes[] = {
         {64, 64, 1, 0}, {192, 64, 3, 0}, {64, 192, 2, 64}, {8, 8, 5, 72}, {8, 1024, 1, 0}, {1024, 8, 2, 8},
-        {128, 512, 2, 512}, {256, 56, 3, 1000}, {1, 1, 3, 2}, {1, 7, 1, 0}, {7, 1, 1, 0}, {33, 65, 2, 3}, {65, 33, 2, 0},
+        {128, 512, 2, 512}, {256, 56, 3, 1000}, {1, 1, 3, 2}, {1, 7, 1, 0},
+        {7, 1, 1, 0}, {33, 65, 2, 3}, {65, 33, 2, 0},
     };
     for (int i = 0; i < COUNT(shapes) * KINDS; i++) {
         const int kind = i % KINDS, rows = shapes[i / KINDS].rows, columns = shapes[i / KINDS].columns;

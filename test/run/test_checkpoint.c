@@ -82,7 +82,8 @@ static void trainer_create(Trainer *t, OptimizerKind kind, uint32_t seed) {
     optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
     fill(&t->model.master, config.V, seed);
     for (int i = 0; i < COUNT(moments); i++) {
-        fill_memory(&t->model.master.table, optimizer_memory(&t->optimizer, moments[i]), config.V, seed + 1 + (uint32_t)i);
+        void *memory = optimizer_memory(&t->optimizer, moments[i]);
+        fill_memory(&t->model.master.table, memory, config.V, seed + 1 + (uint32_t)i);
         optimizer_scatter(&t->optimizer, moments[i]);
     }
 }
@@ -99,7 +100,7 @@ static float *moment(Trainer *t, OptimizerState which, int entry) {
                                   e->field->dim));
 }
 
-/* Saved with either optimizer, loaded with either: what both have is the same, the momentum of the matrices else zero. */
+/* Saved with either optimizer, loaded with either: what both have is the same, other momentum of matrices is zero. */
 static void moments_of_another_optimizer(void) {
     for (int k = 0; k < 4; k++) {
         const OptimizerKind from = (OptimizerKind)(k / 2), to = (OptimizerKind)(k % 2);

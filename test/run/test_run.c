@@ -260,7 +260,7 @@ static void evaluation_has_one_block(void) {
 }
 
 /* What the plan adds up is what is allocated, but for the optimizer's list of tensors and its statistics; also on one
-   of three ranks with ZeRO-1, which has a third of the moments, and in bf16 of the f32 parameters. With Muon there is one
+   of three ranks with ZeRO-1, which has a third of the moments, and in bf16 of the f32 parameters. Muon has one
    moment of the matrices; every row of AdamW has a place in v of its own. */
 static void the_plan_is_what_is_allocated(void) {
     static const char *const attentions[] = { "auto", "naive" };
