@@ -158,7 +158,7 @@ void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Ten
     int64_t count = tensor_columns(param);
     check_tensor(op, "param", param, F32, 1, count);
     check_tensor(op, "m", m, F32, 1, count);
-    check_tensor(op, "v", v, F32, 1, tensor_columns(v));
+    check_tensor(op, "v", v, F32, 1, tensor_columns(v) < count ? tensor_columns(v) : count);
     check_tensor(op, "grad", grad, F32, 1, count);
     if (param_bf16.data) check_tensor(op, "param_bf16", param_bf16, BF16, 1, count);
 }

@@ -40,8 +40,8 @@ void update_decide(StepStats *stats);
 
 /* In the rows without a scale, where stats->apply, in f32: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2
    with g = clip * grad; param -= learning_rate (m/correction1 / (sqrt(v/correction2) + eps) + decay * weight_decay *
-   param). param, m, grad: flat F32 memory of one shape; v: flat F32, see v_shift. param_bf16: BF16 of the same shape
-   that gets param rounded (=), or absent. rows, stats: of the device. On a GPU first and count are multiples of 4. */
+   param). param, m, grad: flat F32 memory of one shape; v: F32, at most as long (v_shift). param_bf16: BF16 of the same
+   shape that gets param rounded (=), or absent. rows, stats: of the device. On a GPU first, count: multiples of 4. */
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepStats *stats);
 

@@ -42,19 +42,22 @@ static void set_rows(Optimizer *o) {
     int64_t v_count = 0;
     for (Slice *slice = o->slice; slice < o->slice + o->slices; slice++) {
         slice->first_row = (int)(row - host);
+        slice->v_first = v_count;
+        slice->v_count = o->method ? 0 : slice->count;
         for (const TensorEntry *e = table->entry; e < table->entry + table->count; e++) {
             int64_t start = (int64_t)(e->offset / sizeof(float)) - slice->first;
             int64_t first = max(start, 0), end = min(start + tensor_count(*e->field), slice->count);
             if (first >= end) continue;
-            *row = (UpdateRow){ .first = first, .count = end - first, .v_shift = -slice->state_first, .decay = e->decay,
+            *row = (UpdateRow){ .first = first, .count = end - first, .decay = e->decay,
                                 .scale = o->method ? o->method->scale(e) : 0 };
             if (o->method && row->scale == 0) {
-                row->v_shift = first - v_count;
-                v_count += row->count;
+                row->v_shift = first - slice->v_count;
+                slice->v_count += row->count;
             }
             row++;
         }
         slice->rows = (int)(row - host) - slice->first_row;
+        v_count += slice->v_count;
     }
     o->rows = device_alloc(bytes, "the rows of AdamW");
     device_upload(o->rows, host, bytes);
@@ -73,8 +76,8 @@ SliceView optimizer_slice(const Optimizer *o, int index) {
     const Tensor master = tensor_table_flat(&o->model->master.table, F32);
     return (SliceView){ .param = o->master.data ? of_state(o->master, s) : of_all(master, s),
                         .param_bf16 = dtype == F32 ? ABSENT : of_all(tensor_table_flat(&params->table, dtype), s),
-                        .m = of_state(o->m, s), .grad = of_all(flat_grads(o), s), .rows = o->rows + s->first_row,
-                        .row_count = s->rows };
+                        .m = of_state(o->m, s), .v = tensor_column_range(o->v, s->v_first, s->v_count),
+                        .grad = of_all(flat_grads(o), s), .rows = o->rows + s->first_row, .row_count = s->rows };
 }
 
 /* ---- Creation */
@@ -164,7 +167,7 @@ static void issue_update(Optimizer *o) {
     if (o->method) o->method->update(o);
     for (int i = 0; i < o->slices; i++) {
         const SliceView s = optimizer_slice(o, i);
-        adamw_update(s.param, s.param_bf16, s.m, o->v, s.grad, s.rows, s.row_count, o->stats);
+        adamw_update(s.param, s.param_bf16, s.m, s.v, s.grad, s.rows, s.row_count, o->stats);
         if (comm_size > 1)
             o->gathered[i] = comm_all_gather(params_group(&model->params, i + FIRST_GROUP, model->config.dtype));
     }
@@ -206,12 +209,13 @@ static void copy_slices(Optimizer *o, OptimizerState which, int to_all) {
     for (int i = 0; state.data && i < o->slices; i++) {
         const Slice *slice = &o->slice[i];
         const UpdateRow *first = o->host_rows + slice->first_row;
-        const UpdateRow whole = { .count = slice->count, .v_shift = -slice->state_first };
+        const UpdateRow whole = { .count = slice->count };
+        const int64_t start = which == STATE_V ? slice->v_first : slice->state_first;
         const int by_row = which == STATE_V && o->method;
         for (const UpdateRow *row = by_row ? first : &whole; row < (by_row ? first + slice->rows : &whole + 1); row++) {
             if (by_row && row->scale > 0) continue;
             const Tensor all = tensor_column_range(of_all(flat_grads(o), slice), row->first, row->count);
-            const Tensor part = tensor_column_range(state, row->first - row->v_shift, row->count);
+            const Tensor part = tensor_column_range(state, start + row->first - row->v_shift, row->count);
             tensor_convert(to_all ? all : part, to_all ? part : all);
         }
     }

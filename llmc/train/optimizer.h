@@ -15,7 +15,8 @@ AdamW adamw_of(const Settings *settings);
    alone and there is one rank. */
 typedef struct {
     int64_t first, count;
-    int64_t state_first;        /* where its moments and master parameters begin in m, v and master */
+    int64_t state_first;        /* where its moments and master parameters begin in m and master */
+    int64_t v_first, v_count;   /* its second moments in v */
     int     first_row, rows;    /* range of Optimizer.rows, relative to first */
 } Slice;
 
@@ -55,7 +56,7 @@ struct Optimizer {
 /* What the update of a slice reads and writes. */
 typedef struct {
     Tensor param, param_bf16;   /* in f32; what the ops read, absent where that is param */
-    Tensor m, grad;
+    Tensor m, v, grad;
     const UpdateRow *rows;      /* device */
     int    row_count;
 } SliceView;
