@@ -32,8 +32,7 @@ typedef struct {
     Option         options[SETTINGS_ROWS];      /* each points into settings */
     char          *command;                     /* the command line */
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
-    char          *checkpoint;                  /* the same if a resume continues from it; NULL = the run begins */
-    Resume         resume;                      /* zeros where no run continues */
+    Resume         resume;                      /* zeros where no run continues; else its checkpoint is from */
     Corpus         corpus;
     Tokenizer      tokenizer;
     GPTConfig      config;
@@ -56,18 +55,17 @@ static void prepare_run(Run *run) {
     Settings *s = &run->settings;
     const int tokenizer_is_given = option_is_typed(run->options, "tokenizer");     /* not adopted from the checkpoint */
     if (s->resume) run->resume = resume_find(s, run->options, &run->dir);
-    run->checkpoint = run->resume.checkpoint;
-    run->from = run->checkpoint ? run->checkpoint : s->init ? run_dir_resolve(s->init, NULL) : NULL;
+    run->from = run->resume.checkpoint ? run->resume.checkpoint : s->init ? run_dir_resolve(s->init, NULL) : NULL;
     GPTConfig saved = run->from ? checkpoint_config(run->from) : (GPTConfig){0};
-    if (run->from && !run->checkpoint && s->context > saved.T)
+    if (run->from && !run->resume.checkpoint && s->context > saved.T)
         saved.T = (int)s->context;                                  /* --init: more rows of wpe */
     run->tokenizer = tokenizer_choose(s, tokenizer_is_given, run->from, saved.V);
     const TextFormat format = text_format(s, run->tokenizer);
     REQUIRE(s->data, "nothing to train on: want a text or token shards, such as ./train_gpt book.txt; see --help");
-    if (!run->checkpoint && !s->val_data) s->val_data = corpus_val_beside(s->data);
+    if (!run->resume.checkpoint && !s->val_data) s->val_data = corpus_val_beside(s->data);
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction, &format);
     if (!s->resume && !comm_rank) run->dir = run_dir_choose(s->out, s->data, 0, s->dry_run);
-    if (s->resume && !run->checkpoint)
+    if (s->resume && !run->resume.checkpoint)
         print_line(stdout, "--resume: no checkpoint in %s: the run starts from step 0", run->dir.path);
     const int bytes = tokens_are_bytes(run->corpus.train);
     run->tokenizer = tokens_tokenizer(run->corpus.train);
@@ -79,9 +77,9 @@ static void prepare_run(Run *run) {
     if (s->sample_every) run->config.cache_tokens = sample_cache_tokens(&run->config, run->tokenizer, s);
     if (run->dir.path && !comm_rank) run->config.host_bytes = saver_host_bytes(&run->config);
     batch_choose(s, &run->config, TRAIN);
-    run->step.sequences = update_sequences(s, run->config.T, run->checkpoint != NULL);
+    run->step.sequences = update_sequences(s, run->config.T, run->resume.checkpoint != NULL);
     run->schedule = schedule_of(s, run->options);
-    if (run->checkpoint) resume_require_same_data(&run->resume, &run->corpus, run->options, !s->out);
+    if (run->resume.checkpoint) resume_require_same_data(&run->resume, &run->corpus, run->options, !s->out);
 }
 
 static void print_banner(Run *run) {
@@ -115,11 +113,11 @@ static void create_model(Run *run) {
                              .autotune = !s->deterministic };       /* --deterministic: the default algorithms */
     train_step_create(&run->step);
     run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
-    if (run->checkpoint) checkpoint_load_choices(run->checkpoint);
+    if (run->resume.checkpoint) checkpoint_load_choices(run->resume.checkpoint);
     if (run->step.autotune) autotune_cache_load();
-    if (run->checkpoint) {
+    if (run->resume.checkpoint) {
         resume_load(&run->resume, &run->gpt, &run->optimizer);
-        print_line(stdout, "resumed from %s", run->checkpoint);
+        print_line(stdout, "resumed from %s", run->resume.checkpoint);
         resume_check_best(&run->resume, &run->corpus, run->options);
         run->state = run->resume.state;
         ranks_copy_from_first(&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */
@@ -186,58 +184,37 @@ static int stops_early(const Run *run) {
     return run->settings.early_stop && run->state.val.since_best >= run->settings.early_stop;
 }
 
-/* A resumed run repeats a validation that a stop cut short. */
-static void repeat_validation(Run *run) {
-    validate(run);
-    require_no_leak(run);
-    const char *stop = validation_due(run) ? ranks_stop(1) : NULL;
-    REQUIRE(!stop || strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, or "
-            "fewer --val-tokens", stop, (long long)run->state.step);
-}
-
 /* The run directory, its log and the saver. */
 static void open_outputs(Run *run) {
     const Settings *s = &run->settings;
     const TrainState *state = &run->state;
     const TrainState saved = *state;
-    if (run->checkpoint && validation_due(run)) repeat_validation(run);
+    if (run->resume.checkpoint && validation_due(run)) {        /* a stop or a kill has cut it short */
+        validate(run);
+        require_no_leak(run);
+        const char *stop = validation_due(run) ? ranks_stop(1) : NULL;
+        REQUIRE(!stop || strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, "
+                "or fewer --val-tokens", stop, (long long)state->step);
+    }
     if (comm_rank) run->dir.path = NULL;        /* rank 0 writes for all */
     if (run->dir.path) run_dir_open(&run->dir);
     const char *out = run->dir.path;
     if (out != run->info.out) print_line(stdout, "output  %s: %s exists by now", out, run->info.out);
     run->info.out = out;
     ResumeInfo resume = { .step = state->step, .changes = run->resume.changes, .val_loss = val_loss_of(state) };
-    report_open(&run->report, out, &run->info, run->checkpoint ? &resume : NULL);
+    report_open(&run->report, out, &run->info, run->resume.checkpoint ? &resume : NULL);
     if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
     run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,
                           .report = &run->report, .keep = s->keep,
                           .snapshot = { .options = run->options, .tokenizer = run->tokenizer,
                                         .train = data_id(run->corpus.train), .val = data_id(run->corpus.val) } };
-    saver_open(&run->saver);
-    if (run->checkpoint) saver_resume(&run->saver, &saved);
+    saver_open(&run->saver, run->resume.checkpoint ? &saved : NULL);
     if (state->val_step != saved.val_step && run->resume.changes) saver_save(&run->saver, state);
     else if (state->val_step != saved.val_step)                   saver_validated(&run->saver, state);
-    if (run->checkpoint && state->step >= s->steps)
+    if (run->resume.checkpoint && state->step >= s->steps)
         print_line(stdout, "all %lld steps are done; to train longer: --resume %s --steps N", (long long)s->steps,
                    shell_word(out));
     if (s->time_limit) saver_print_reserve(&run->saver, s->time_limit);
-}
-
-/* stop: why it ended early, or NULL. Returns the exit code. */
-static int finish_run(Run *run, const char *stop) {
-    const Settings *s = &run->settings;
-    const char *out = run->dir.path;
-    const int64_t step = run->state.step;
-    saver_finish(&run->saver);
-    const BestLoss best = saver_best(&run->saver, run->state.val.best);
-    char *early = !stop && step < s->steps ? stopped_early_text(s, out, step, &best) : NULL;
-    saver_close(&run->saver);               /* fails where the last checkpoint could not be written */
-    report_close(&run->report, stop ? stop : early ? early : "done");
-    if (early) puts(early);
-    free(early);
-    print_outputs(&run->dir, step, &best);
-    if (stop) print_stopped(stop, s, out, step);
-    return stop ? EXIT_TRY_AGAIN : 0;
 }
 
 /* ---- Training */
@@ -323,10 +300,10 @@ int main(int argc, char **argv) {
         code = stdio_flush();
     } else if (stop) {
         printf("%s: before the first step, nothing was written; the same command with --resume %s\n", stop,
-               run.checkpoint ? "continues" : "begins");
+               run.resume.checkpoint ? "continues" : "begins");
     } else {
         open_outputs(&run);
-        code = finish_run(&run, train(&run));
+        code = run_end(&run.saver, s, &run.state, train(&run));
     }
     heartbeat_end();
     return code;

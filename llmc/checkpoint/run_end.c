@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../kernels/check.h"
+#include "../base/os.h"
 #include "../base/terminal.h"
 #include "../ranks/ranks.h"
 
@@ -26,29 +27,36 @@ void report_skipped_step(Saver *saver, const Settings *s, const TrainState *befo
          last ? "; --resume --on-nan skip continues without this step" : "");
 }
 
-void print_outputs(const RunDir *dir, int64_t step, const BestLoss *best) {
-    if (!dir->path) return;
-    const int has_best = best->step && best->step != step;
-    char *text = has_best ? format_string(", best %s (val loss %.4f)", run_dir_checkpoint(dir, best->step).text,
-                                          best->loss) : format_string("%s", "");
+static void print_files(const RunDir *dir, int64_t step, const BestLoss *best) {
+    char *text = best->step && best->step != step ? format_string(", best %s (val loss %.4f)",
+                 run_dir_checkpoint(dir, best->step).text, best->loss) : format_string("%s", "");
     print_line(stdout, "log %s, curves %s, checkpoint %s%s", path_of(dir->path, "log.csv").text,
                path_of(dir->path, "report.html").text, run_dir_checkpoint(dir, step).text, text);
     free(text);
 }
 
-void print_stopped(const char *stop, const Settings *s, const char *out, int64_t step) {
+int run_end(Saver *saver, const Settings *s, const TrainState *state, const char *stop) {
+    const RunDir dir = saver->dir ? *saver->dir : (RunDir){0};
+    const long long step = state->step, steps = s->steps;
+    Report *report = saver->report;
+    saver_finish(saver);
+    const BestLoss best = saver_best(saver, state->val.best);
+    char *early = stop || step == steps ? NULL : format_string("--early-stop %lld: ended at step %lld of %lld, the "
+                  "best val loss is %.4f at step %lld%s", (long long)s->early_stop, step, steps, best.loss,
+                  (long long)best.step, dir.path ? "; --resume with --early-stop 0 continues" : "");
+    saver_close(saver);                     /* fails where the last checkpoint could not be written */
+    report_close(report, stop ? stop : early ? early : "done");
+    if (early) puts(early);
+    free(early);
+    if (dir.path) print_files(&dir, step, &best);
+    if (!stop) return 0;
     char gpus[64] = "", context[64] = "";
     if (strcmp(s->gpus, "1"))    snprintf(gpus, sizeof gpus, " --gpus %s", s->gpus);
     if (s->context_parallel > 1) snprintf(context, sizeof context, " --context-parallel %lld",
                                           (long long)s->context_parallel);
-    if (out) print_line(stdout, "%s: saved at step %lld of %lld; --resume %s%s%s continues", stop, (long long)step,
-                        (long long)s->steps, shell_word(out), gpus, context);
-    else     print_line(stdout, "%s: stopped at step %lld of %lld; --out none: nothing is saved", stop,
-                        (long long)step, (long long)s->steps);
-}
-
-char *stopped_early_text(const Settings *s, const char *out, int64_t step, const BestLoss *best) {
-    return format_string("--early-stop %lld: ended at step %lld of %lld, the best val loss is %.4f at step %lld%s",
-                         (long long)s->early_stop, (long long)step, (long long)s->steps, best->loss,
-                         (long long)best->step, out ? "; --resume with --early-stop 0 continues" : "");
+    if (dir.path) print_line(stdout, "%s: saved at step %lld of %lld; --resume %s%s%s continues", stop, step, steps,
+                             shell_word(dir.path), gpus, context);
+    else          print_line(stdout, "%s: stopped at step %lld of %lld; --out none: nothing is saved", stop, step,
+                             steps);
+    return EXIT_TRY_AGAIN;
 }

@@ -10,13 +10,9 @@
 void report_skipped_step(Saver *saver, const Settings *settings, const TrainState *before, const TrainState *state,
                          const StepStats *stats, StepResult result);
 
-/* The files of a run that ends at `step`; nothing without a run directory. */
-void print_outputs(const RunDir *dir, int64_t step, const BestLoss *best);
-
-/* The step at which a run stopped, and the command that continues it. stop: why, "SIGTERM". */
-void print_stopped(const char *stop, const Settings *settings, const char *out, int64_t step);
-
-/* Why a run of --early-stop ended before its last step, a new string. */
-char *stopped_early_text(const Settings *settings, const char *out, int64_t step, const BestLoss *best);
+/* Waits for the last save, closes saver and report, and prints why the run ended at state->step, where its files are,
+   and the command that continues it. stop: why it was stopped, "SIGTERM", or NULL. Returns the exit code; fails where
+   the last checkpoint could not be written. */
+int run_end(Saver *saver, const Settings *settings, const TrainState *state, const char *stop);
 
 #endif

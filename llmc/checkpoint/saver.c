@@ -71,21 +71,14 @@ static void *save(void *saver) {
 
 /* ---- In the main thread */
 
-void saver_open(Saver *s) {
-    s->state.step = -1;
+void saver_open(Saver *s, const TrainState *saved) {
+    char ignored[FAIL_LENGTH];              /* the next save tries again and reports the error */
+    s->state = s->snapshot.state = saved ? *saved : (TrainState){ .step = -1 };
+    s->best = s->state.val.best;
     if (!s->dir) return;
     s->seconds = saver_file_bytes(&s->model->config) / 200e6;
     s->snapshot.model = s->model;
     for (int i = 0; i < 3; i++) s->snapshot.host[i] = pinned_alloc(s->model->master.table.bytes);
-    char why[FAIL_LENGTH];
-    fails(remove_partial, s, why);         /* the next save tries again and reports the error */
-}
-
-void saver_resume(Saver *s, const TrainState *state) {
-    s->state = s->snapshot.state = *state;
-    s->best = state->val.best;
-    char ignored[FAIL_LENGTH];
-    if (!s->dir) return;
     fails(link_best, s, ignored);
     fails(prune, s, ignored);
 }

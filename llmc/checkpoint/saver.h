@@ -31,13 +31,10 @@ size_t saver_host_bytes(const GPTConfig *config);      /* host memory that saver
 double saver_file_bytes(const GPTConfig *config);      /* size of a checkpoint without headers and small files */
 
 /* To be called with the fields above `best` set, and the snapshot's options, tokenizer and identities of the data. dir:
-   locked, or NULL. Pointers stay in use until saver_close; the options must not change during a save. Removes the
-   leftovers of a killed run in dir. */
-void saver_open(Saver *saver);
-
-/* Called for a run that continues from the checkpoint of `state`. Completes what a kill has left undone: the link
-   OUT/best and the removal of the previous best. */
-void saver_resume(Saver *saver, const TrainState *state);
+   locked, or NULL. saved: of the checkpoint from which the run continues, else NULL. Pointers stay in use until
+   saver_close; the options must not change during a save. Completes what a kill has left undone: the link OUT/best and
+   the removal of older checkpoints. */
+void saver_open(Saver *saver, const TrainState *saved);
 
 /* Waits for the current save and reports its error, syncs the log, copies everything, and starts the thread, which also
    moves OUT/best. All ranks call it; those without dir only give their slices. */

@@ -23,7 +23,7 @@ static Tokenizer saved_tokenizer = TOKENIZER_BYTES;
 static Report test_report;
 
 /* Locks out and opens a saver, one at a time. The corpus is 200 bytes, the last 20 of them for validation. */
-static inline Saver open_saver(const char *out, Trainer *t, int64_t keep) {
+static inline Saver resume_saver(const char *out, Trainer *t, int64_t keep, const TrainState *saved) {
     static RunDir dir;
     static char bytes[201], *path;
     memset(bytes, 'x', 200);
@@ -34,11 +34,13 @@ static inline Saver open_saver(const char *out, Trainer *t, int64_t keep) {
     Saver saver = { .dir = &dir, .model = &t->model, .optimizer = &t->optimizer, .report = &test_report, .keep = keep,
                     .snapshot = { .options = test_options, .tokenizer = saved_tokenizer, .train = data_id(corpus.train),
                                   .val = data_id(corpus.val) } };
-    saver_open(&saver);
+    saver_open(&saver, saved);
     tokens_close(corpus.val);
     tokens_close(corpus.train);
     return saver;
 }
+
+static inline Saver open_saver(const char *out, Trainer *t, int64_t keep) { return resume_saver(out, t, keep, NULL); }
 
 static inline void close_saver(Saver *saver) {
     const int lock = saver->dir->lock;

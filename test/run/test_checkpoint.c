@@ -360,9 +360,8 @@ static void test_picking(void) {
     save_step(out, &trainer, 3);
     const TrainState saved = checkpoint_load_state(IN_SCRATCH("picked/step-00000003"));
     EXPECT(!saved.val.best.step, "a saver that is opened anew knows no best");
-    Saver saver = open_saver(out, &trainer, 0);
     state.step = 3;
-    saver_resume(&saver, &state);
+    Saver saver = resume_saver(out, &trainer, 0, &state);
     state = state_of(4);
     saver_save(&saver, &state);
     close_saver(&saver);

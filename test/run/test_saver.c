@@ -88,7 +88,7 @@ static void what_is_saved_is_the_state_at_the_call(void) {
 
 static void without_a_run_directory_nothing_is_written(void) {
     Saver saver = { .model = &trainer.model, .optimizer = &trainer.optimizer };
-    saver_open(&saver);
+    saver_open(&saver, NULL);
     start(&saver, 1);
     saver_poll(&saver);
     saver_finish(&saver);
@@ -267,9 +267,8 @@ static void a_resume_links_the_best(void) {
     EXPECT(rename(IN_SCRATCH("best-resumed/kept"), IN_SCRATCH("best-resumed/step-00000001")) == 0 &&
            unlink(link) == 0 && symlink("step-00000001", link) == 0 &&
            symlink("step-00000002", IN_SCRATCH("best-resumed/best.new")) == 0, "as if killed before the link moved");
-    saver = open_saver(out, &trainer, 0);
     state = checkpoint_load_state(IN_SCRATCH("best-resumed/step-00000002"));
-    saver_resume(&saver, &state);
+    saver = resume_saver(out, &trainer, 0, &state);
     EXPECT(saver.state.step == 2, "saved step %lld", (long long)saver.state.step);
     EXPECT_STEPS(out, "best=2 2");
     EXPECT(unlink(link) == 0, "removed");
