@@ -128,7 +128,6 @@ static void create_model(Run *run) {
         if (s->perturb) gpt_perturb(&run->gpt);
         optimizer_scatter(&run->optimizer, STATE_PARAM);
     }
-    ranks_require_same_tensor(tensor_table_flat(&run->gpt.params.table, run->config.dtype), "the value of the weights");
 }
 
 /* ---- Validation and saves */

@@ -60,14 +60,15 @@ void device_open(DeviceOptions options) {
 
 int device_count(void) { return 0; }
 
-/* The value of the first line "key: value" or "key value" of a file in /proc or /sys; 0 = not found. */
+/* The value of the first line "key: value" or "key value" of a file in /proc or /sys; for the key "" the first line.
+   0 = not found. */
 static int proc_line(const char *path, const char *key, char *value, size_t size) {
     FILE *file = fopen(path, "r");
     char line[512];
     int found = 0;
     while (file && !found && fgets(line, sizeof line, file)) {
         char *rest = line + strlen(key);
-        if (strncmp(line, key, strlen(key)) != 0 || !strchr(" \t:", *rest)) continue;
+        if (strncmp(line, key, strlen(key)) != 0 || (*key && !strchr(" \t:", *rest))) continue;
         rest += strspn(rest, " \t:");
         rest[strcspn(rest, "\n")] = 0;
         snprintf(value, size, "%s", rest);
@@ -75,6 +76,13 @@ static int proc_line(const char *path, const char *key, char *value, size_t size
     }
     if (file) fclose(file);
     return found;
+}
+
+/* The number there; `otherwise` for another text, such as "max". */
+static int64_t proc_number(const char *path, const char *key, int64_t otherwise) {
+    char text[128], *end = text;
+    const int64_t number = proc_line(path, key, text, sizeof text) ? strtoll(text, &end, 10) : 0;
+    return end > text ? number : otherwise;
 }
 
 static void apply_limit(DeviceInfo *info, int64_t limit, int64_t used) {
@@ -89,56 +97,45 @@ static const GroupFiles group_v2 = { "", "/sys/fs/cgroup", "memory.max", "memory
 static const GroupFiles group_v1 = { "memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes",
                                      "memory.usage_in_bytes", "total_inactive_file" };
 
-static int64_t group_bytes(const GroupFiles *files, const char *group, const char *name, int64_t otherwise) {
+static int64_t group_bytes(const GroupFiles *files, const char *group, const char *name, const char *key,
+                           int64_t otherwise) {
     char path[5000];
-    long long bytes = otherwise;            /* "max" */
     snprintf(path, sizeof path, "%s%s/%s", files->root, group, name);
-    FILE *file = fopen(path, "r");
-    if (file && fscanf(file, "%lld", &bytes) != 1) bytes = otherwise;
-    if (file) fclose(file);
-    return bytes;
+    return proc_number(path, key, otherwise);
 }
 
 /* The limits of this process' group and of those above it. A line of the file is "NUMBER:CONTROLLERS:GROUP". */
 static void apply_group_limits(DeviceInfo *info) {
     FILE *file = fopen("/proc/self/cgroup", "r");
-    for (char line[4400], stat[5000], text[128]; file && fgets(line, sizeof line, file); ) {
+    for (char line[4400]; file && fgets(line, sizeof line, file); ) {
         char *controllers = strchr(line, ':'), *group = controllers ? strchr(++controllers, ':') : NULL;
         const GroupFiles *files = group == controllers ? &group_v2 : &group_v1;
         if (!group || !strstr(controllers, files->controller)) continue;
         *strchr(++group, '\n') = 0;
         for (char *end = strchr(group, 0); end; end = strrchr(group, '/')) {       /* the last one is "", the root */
             *end = 0;
-            int64_t used = group_bytes(files, group, files->used, 0);
-            snprintf(stat, sizeof stat, "%s%s/memory.stat", files->root, group);
-            if (proc_line(stat, files->cache, text, sizeof text)) used -= atoll(text);
-            apply_limit(info, group_bytes(files, group, files->limit, INT64_MAX), used);
+            apply_limit(info, group_bytes(files, group, files->limit, "", INT64_MAX),
+                        group_bytes(files, group, files->used, "", 0) -
+                        group_bytes(files, group, "memory.stat", files->cache, 0));
         }
     }
     if (file) fclose(file);
 }
 
-/* ulimit -v and -d */
-static void apply_process_limits(DeviceInfo *info) {
-    struct rlimit limit;
-    char text[128];
-    for (int is_data = 0; is_data < 2; is_data++)
-        if (!getrlimit(is_data ? RLIMIT_DATA : RLIMIT_AS, &limit) && limit.rlim_cur <= INT64_MAX &&
-            proc_line("/proc/self/status", is_data ? "VmData" : "VmSize", text, sizeof text))
-            apply_limit(info, (int64_t)limit.rlim_cur, atoll(text) * 1024);
-}
-
 DeviceInfo device_info(void) {
     DeviceInfo info = {0};
-    char text[128];
+    struct rlimit limit;
     if (!proc_line("/proc/cpuinfo", "model name", info.name, sizeof info.name))
         snprintf(info.name, sizeof info.name, "CPU");
     snprintf(info.detail, sizeof info.detail, "%d thread%s", thread_count, thread_count == 1 ? "" : "s");
     info.total_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    info.free_bytes = info.total_bytes;
-    if (proc_line("/proc/meminfo", "MemAvailable", text, sizeof text)) info.free_bytes = atoll(text) * 1024;
+    info.free_bytes = 1024 * proc_number("/proc/meminfo", "MemAvailable", info.total_bytes / 1024);
     apply_group_limits(&info);
-    apply_process_limits(&info);
+    /* ulimit -v and -d */
+    if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur <= INT64_MAX)
+        apply_limit(&info, (int64_t)limit.rlim_cur, 1024 * proc_number("/proc/self/status", "VmSize", 0));
+    if (!getrlimit(RLIMIT_DATA, &limit) && limit.rlim_cur <= INT64_MAX)
+        apply_limit(&info, (int64_t)limit.rlim_cur, 1024 * proc_number("/proc/self/status", "VmData", 0));
     return info;
 }
 

@@ -316,23 +316,19 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
     return V == 256 ? TOKENIZER_BYTES : tokenizer_find(checkpoint);
 }
 
-/* ---- optimizer.safetensors: the moments, of Muon's tensors one momentum, and the parameters if model.safetensors has
-   them rounded */
+/* ---- optimizer.safetensors */
 
 enum { STATE_PARTS = 4 };
 
-static OptimizerState state_of(const Part *part) {
-    return !strcmp(part->prefix, "param.") ? STATE_PARAM : !strcmp(part->prefix, "exp_avg_sq.") ? STATE_V : STATE_M;
-}
-
-/* Returns how many parts a file of this optimizer has. */
-static int list_state(Part part[STATE_PARTS], OptimizerKind optimizer, DType save_dtype) {
+/* Both moments, of Muon's tensors one momentum, and the parameters if model.safetensors has them rounded. Returns how
+   many parts these are. */
+static int list_state(Part part[STATE_PARTS], OptimizerKind optimizer, DType save_dtype, void *const memory[STATES]) {
     const WhichTensors which = optimizer == OPTIMIZER_MUON ? NO_MATRICES : ALL_TENSORS;
     int parts = 0;
-    part[parts++] = (Part){ "exp_avg.", NULL, F32, which };
-    part[parts++] = (Part){ "exp_avg_sq.", NULL, F32, which };
-    if (optimizer == OPTIMIZER_MUON) part[parts++] = (Part){ "momentum_buffer.", NULL, F32, MATRICES };
-    if (save_dtype == BF16) part[parts++] = (Part){ "param.", NULL, F32, ALL_TENSORS };
+    part[parts++] = (Part){ "exp_avg.", memory[STATE_M], F32, which };
+    part[parts++] = (Part){ "exp_avg_sq.", memory[STATE_V], F32, which };
+    if (optimizer == OPTIMIZER_MUON) part[parts++] = (Part){ "momentum_buffer.", memory[STATE_M], F32, MATRICES };
+    if (save_dtype == BF16) part[parts++] = (Part){ "param.", memory[STATE_PARAM], F32, ALL_TENSORS };
     return parts;
 }
 
@@ -341,10 +337,9 @@ static int list_state(Part part[STATE_PARTS], OptimizerKind optimizer, DType sav
 void checkpoint_write(const char *dir, const Snapshot *s) {
     const GPTConfig *c = &s->model->config;
     const TensorTable *table = &s->model->master.table;
-    const Part parameters = { "", s->host[0], c->save_dtype, ALL_TENSORS };
+    const Part parameters = { "", s->host[STATE_PARAM], c->save_dtype, ALL_TENSORS };
     Part part[STATE_PARTS];
-    const int parts = list_state(part, c->optimizer, c->save_dtype);
-    for (int i = 0; i < parts; i++) part[i].memory = s->host[state_of(&part[i])];
+    const int parts = list_state(part, c->optimizer, c->save_dtype, s->host);
     write_config(path_of(dir, CONFIG).text, c, s->tokenizer);
     weights_write(path_of(dir, MODEL).text, table, &parameters, 1, c->V);
     weights_write(path_of(dir, OPTIMIZER).text, table, part, parts, c->V);
@@ -431,34 +426,25 @@ static OptimizerKind optimizer_of(const char *checkpoint) {
 }
 
 void checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, GPT *model, Optimizer *optimizer) {
+    const TensorTable *table = &model->master.table;
     const Path file = path_of(checkpoint, OPTIMIZER);
+    const DType saved = weights_config(model_path(checkpoint).text).save_dtype;
     const OptimizerKind had = optimizer_of(checkpoint);
     const int is_other = had != model->config.optimizer;
-    Part part[2 * STATE_PARTS];
-    int parts = list_state(part, had, weights_config(model_path(checkpoint).text).save_dtype);
-    if (is_other) {                                     /* the matrices' state is of no use */
-        printf("%s: of --optimizer %s: the momentum of the blocks' matrices starts from zero\n", file.text,
-               had == OPTIMIZER_MUON ? "muon" : "adamw");
-        for (int i = parts; i-- > 0; )
-            if (part[i].which == ALL_TENSORS && state_of(&part[i]) != STATE_PARAM) {
-                part[parts] = part[i];
-                part[parts++].which = MATRICES;
-                part[i].which = NO_MATRICES;
-            }
-    }
-    for (OptimizerState which = STATE_PARAM; which < STATES; which++) {     /* sharded ones are read into one memory */
-        void *memory = optimizer_memory(optimizer, which);
-        int is_read = 0;
-        for (int i = 0; i < parts; i++) {
-            const int is_wanted = state_of(&part[i]) == which && !(is_other && part[i].which == MATRICES);
-            part[i].memory = is_wanted ? memory : NULL;
-            is_read |= is_wanted;
-        }
-        if (!is_read) continue;
-        if (which != STATE_PARAM) device_zero(memory, model->master.table.bytes);
-        weights_read(file.text, &model->master.table, part, parts, model->config.V);
-        if (which == STATE_PARAM) gpt_cast_params(model);
-        optimizer_scatter(optimizer, which);
+    if (is_other) printf("%s: of --optimizer %s: the momentum of the blocks' matrices starts from zero\n", file.text,
+                         had == OPTIMIZER_MUON ? "muon" : "adamw");
+    for (OptimizerState i = saved == F32 ? STATE_M : STATE_PARAM; i < STATES; i++) {
+        void *memory[STATES] = {0};
+        Part part[STATE_PARTS];
+        memory[i] = optimizer_memory(optimizer, i);         /* sharded ones are read into the same memory */
+        const int parts = list_state(part, had, saved, memory);
+        if (i != STATE_PARAM) device_zero(memory[i], table->bytes);     /* Muon's matrices have no second moment */
+        weights_read(file.text, table, part, parts, model->config.V);
+        for (int k = 0; k < table->count && is_other && i != STATE_PARAM; k++)
+            if (table->entry[k].matrices)
+                device_zero((char *)memory[i] + table->entry[k].offset, tensor_bytes(*table->entry[k].field));
+        if (i == STATE_PARAM) gpt_cast_params(model);
+        optimizer_scatter(optimizer, i);
     }
     optimizer->step = state->optimizer_step;
 }

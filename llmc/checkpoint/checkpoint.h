@@ -45,7 +45,7 @@ int    data_is(Tokens *tokens, const char *id);     /* earlier versions hashed s
 /* Contents of a checkpoint, in host memory. */
 typedef struct {
     const GPT     *model;                      /* its sizes and its table */
-    void          *host[3];                    /* parameters, first and second moments, each as in the table */
+    void          *host[STATES];               /* each as in the table */
     TrainState     state;
     const Option  *options;                    /* KEPT ones are written */
     Tokenizer      tokenizer;

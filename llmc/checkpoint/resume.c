@@ -138,8 +138,7 @@ void resume_require_same_data(const Resume *r, const Corpus *corpus, Option *tab
         int is_val = val && *given;
         REQUIRE(data_is(now, had), "--%s %s has changed since %s was made: it is %s, was %s; restore it, or give "
                 "other data by another name", is_val ? "val-data" : "data",
-                is_val ? given : json_string(settings, "data"), r->checkpoint, data_id(now).text,
-                had);
+                is_val ? given : json_string(settings, "data"), r->checkpoint, data_id(now).text, had);
         if (!val && strstr(had, "fingerprint"))
             print_line(stdout, "%s: of an earlier version; of the data its length is compared, not its content",
                        r->checkpoint);
@@ -167,7 +166,6 @@ void resume_load(const Resume *r, GPT *model, Optimizer *optimizer) {
             (s->tokens + T - 1) / T <= (int64_t)s->sequences_seen && s->val.best.step <= s->step,
             "%s/state.json: step, sequences_seen, tokens, optimizer_step, val_step and best contradict each other",
             r->checkpoint);
-    ranks_require_same((uint64_t)s->step, "the step of the checkpoint");
     checkpoint_load_model(r->checkpoint, model);
     optimizer_scatter(optimizer, STATE_PARAM);
     checkpoint_load_optimizer(r->checkpoint, s, model, optimizer);

@@ -31,7 +31,7 @@ void resume_require_same_data(const Resume *resume, const Corpus *corpus, Option
    comparable because of other data or another --val-tokens. */
 void resume_check_best(Resume *resume, const Corpus *corpus, Option *table);
 
-/* Loads weights and moments. Fails on an inconsistent state, and on ranks with another step. */
+/* Loads weights and moments. Fails on an inconsistent state, and on ranks with other files. */
 void resume_load(const Resume *resume, GPT *model, Optimizer *optimizer);
 
 #endif

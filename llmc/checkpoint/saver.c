@@ -181,14 +181,8 @@ void saver_save(Saver *s, const TrainState *state) {
 void saver_close(Saver *s) {
     if (!s->dir) return;
     saver_finish(s);
-    const char *out = s->dir->path;
-    REQUIRE(!s->failed || file_has_name(s->dir->lock, out), "%s was moved or removed, and the last checkpoint was not "
-            "written: move it back; --resume %s then continues from its newest checkpoint", out, shell_word(out));
-    char *latest = s->failed ? run_dir_find(out, TO_RESUME, NULL) : NULL;
-    REQUIRE(!s->failed || latest, "the last checkpoint could not be written (see above), and there is no other: "
-            "correct the cause, remove the directory %s, and start again", out);
-    REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause; --resume %s "
-            "continues from %s", shell_word(out), latest);
+    REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause; --resume %s then "
+            "continues from the newest", shell_word(s->dir->path));
     for (int i = 0; i < 3; i++) {
         device_unpin(s->snapshot.host[i]);
         free(s->snapshot.host[i]);

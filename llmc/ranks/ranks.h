@@ -4,7 +4,6 @@
 #define LLMC_RANKS_H
 #include <stddef.h>
 #include <stdint.h>
-#include "../../kernels/tensor.h"
 
 enum { RANKS_SUM_MAX = 8 };
 void ranks_sum(double *values, int count);          /* host values, over the ranks; waits for all */
@@ -18,8 +17,7 @@ const char *ranks_stop(double stops);
    collective: rank 0 may take longer than --comm-timeout to finish a save. */
 void ranks_leave_to_first(void);
 
-/* Fails with "WHAT differs from that of rank 0" unless all ranks have the same hash, or the same range of values. */
+/* Fails with "WHAT differs from that of rank 0" unless all ranks have the same hash. */
 void ranks_require_same(uint64_t hash, const char *what);
-void ranks_require_same_tensor(Tensor t, const char *what);
 
 #endif

@@ -149,8 +149,7 @@ static void an_error_then_a_success(void) {
     start(&saver, 9);
     finish(&saver);
     limit_file_size(RLIM_INFINITY);
-    expect_fails(STRING("correct the cause; --resume %s continues from %s/step-00000002", out, out), close_at_end,
-                 &saver);
+    expect_fails(STRING("correct the cause; --resume %s then continues from the newest", out), close_at_end, &saver);
     close_saver(&saver);
 }
 
@@ -170,8 +169,7 @@ static void a_moved_directory_is_an_error(void) {
         directory_make(IN_SCRATCH("moved/step-00000001.partial"));
     }
     EXPECT_STEPS(out, "step-00000001.partial");
-    expect_fails(STRING("%s was moved or removed, and the last checkpoint was not written: move it back; --resume %s",
-                        out, out), close_at_end, &saver);
+    expect_fails("the last checkpoint could not be written (see above)", close_at_end, &saver);
     close_saver(&saver);
 }
 
