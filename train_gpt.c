@@ -213,7 +213,11 @@ static void open_outputs(Run *run) {
     if (run->resume.checkpoint && state->step >= s->steps)
         print_line(stdout, "all %lld steps are done; to train longer: --resume %s --steps N", (long long)s->steps,
                    shell_word(out));
-    if (s->time_limit) saver_print_reserve(&run->saver, s->time_limit);
+    char bytes[32];
+    if (s->time_limit && out)
+        print_line(stdout, "--time-limit %s: %.1f s are reserved for the last checkpoint of %s until a save has been "
+                   "timed", s->time_limit, 2 * run->saver.seconds,
+                   bytes_text(saver_file_bytes(&run->config), bytes));
 }
 
 /* ---- Training */

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 #include "../../kernels/check.h"
@@ -110,12 +109,6 @@ size_t utf8_length(const unsigned char *text, size_t size) {
 }
 
 size_t utf8_mark(const void *text, size_t size) { return size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; }
-
-uint64_t random_seed(void) {
-    uint64_t bits;
-    if (getrandom(&bits, sizeof bits, 0) != sizeof bits) bits = (uint64_t)(1e9 * seconds_now());
-    return bits % 1000000000;
-}
 
 /* ---- Stopping */
 

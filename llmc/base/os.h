@@ -26,8 +26,6 @@ const char *bytes_text(double bytes, char text[32]);           /* "1.50 GiB", "3
 void stdio_open(void);
 int  stdio_flush(void);           /* 0; fails when stdout could not be written */
 
-uint64_t random_seed(void);       /* a different one each time, below 10^9 */
-
 /* Bytes of the UTF-8 character (RFC 3629: shortest form, no surrogates, up to U+10FFFF) at the start of text, which has
    size >= 1; 0 where there is none. */
 size_t utf8_length(const unsigned char *text, size_t size);

@@ -47,17 +47,20 @@ static void prune(void *saver) {
 
 /* Writes with `write`; then OUT/best names the best, and older checkpoints are removed. Returns 0 if write fails. */
 static int complete(Saver *s, void (*write)(void *)) {
-    char why[FAIL_LENGTH] = "", ignored[FAIL_LENGTH];
-    const int failed = fails(write, s, why);
-    s->link_error[0] = s->message[0] = 0;
+    char why[FAIL_LENGTH] = "", link_error[FAIL_LENGTH] = "";
+    const int failed = fails(write, s, why), was_linked = !s->link_failed;
+    s->message[0] = 0;
     if (failed) {
-        fails(remove_partial, s, ignored);
+        fails(remove_partial, s, link_error);
     } else {
-        fails(link_best, s, s->link_error);
+        s->link_failed = fails(link_best, s, link_error);
         fails(prune, s, why);
     }
-    if (*why) snprintf(s->message, sizeof s->message, "step %lld is %s %.1900s", (long long)s->snapshot.state.step,
-                       failed && write == write_snapshot ? "not saved:" : "saved, but", why);
+    if (*why)
+        snprintf(s->message, sizeof s->message, "step %lld is %s %.1900s", (long long)s->snapshot.state.step,
+                 failed && write == write_snapshot ? "not saved:" : "saved, but", why);
+    else if (s->link_failed && was_linked)
+        snprintf(s->message, sizeof s->message, "%.1900s; --sample and --eval find the best without it", link_error);
     return !failed;
 }
 
@@ -83,19 +86,12 @@ void saver_open(Saver *s, const TrainState *saved) {
     fails(prune, s, ignored);
 }
 
-static void report_errors(Saver *s) {
-    if (*s->message) report_warning(s->report, "%s", s->message);
-    if (*s->link_error && !s->link_failed)
-        report_warning(s->report, "%s; --sample and --eval find the best without it", s->link_error);
-    s->link_failed = *s->link_error != 0;
-}
-
 /* The validation of the last save, which is complete. */
 static void add_validation(Saver *s) {
     s->snapshot.state = s->state;
     s->best = s->state.val.best;
     complete(s, write_validation);
-    report_errors(s);
+    if (*s->message) report_warning(s->report, "%s", s->message);
 }
 
 void saver_validated(Saver *s, const TrainState *state) {
@@ -109,18 +105,11 @@ static void report_result(Saver *s) {
     const int64_t step = s->snapshot.state.step;
     s->running = 0;
     s->seconds = s->thread_seconds;
-    report_errors(s);
+    if (*s->message) report_warning(s->report, "%s", s->message);
     if (s->failed) return;
     s->best = s->snapshot.state.val.best;
     report_checkpoint(s->report, step, run_dir_checkpoint(s->dir, step).text, s->seconds);
     if (s->state.val_step != s->snapshot.state.val_step) add_validation(s);
-}
-
-void saver_print_reserve(const Saver *s, const char *time_limit) {
-    char text[32];
-    if (s->dir)
-        printf("--time-limit %s: %.1f s are reserved for the last checkpoint of %s until a save has been timed\n",
-               time_limit, 2 * s->seconds, bytes_text(saver_file_bytes(&s->model->config), text));
 }
 
 void saver_poll(Saver *s) {

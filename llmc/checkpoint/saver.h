@@ -22,8 +22,7 @@ typedef struct {
     int              running;              /* 1: the members below belong to the thread */
     int              failed;               /* the last save failed */
     char             message[FAIL_LENGTH]; /* error of the last save, "" = none: "step 20 is not saved: ..." */
-    char             link_error[FAIL_LENGTH];   /* error of OUT/best; "" = none */
-    int              link_failed;          /* the error was reported */
+    int              link_failed;          /* OUT/best could not be made, which is reported once */
     double           thread_seconds;
 } Saver;
 
@@ -43,7 +42,6 @@ void saver_save  (Saver *saver, const TrainState *state);
 /* Adds a validation to the checkpoint of state->step, the last that was saved: when that is complete, writes
    validation.json and moves OUT/best. */
 void saver_validated(Saver *saver, const TrainState *state);
-void saver_print_reserve(const Saver *saver, const char *time_limit);   /* the seconds that the last save is given */
 void saver_poll  (Saver *saver);       /* reports the error of a finished save, without waiting */
 void saver_finish(Saver *saver);       /* waits, reports */
 void saver_close (Saver *saver);       /* waits, reports; fails if the last save failed; frees */

@@ -74,7 +74,6 @@ static const char *name_of(const Identity *who) {
     static _Thread_local int turn;
     char *text = texts[turn ^= 1];
     snprintf(text, 128, "rank %d (host %.63s, pid %d)", (int)who->rank, who->host, (int)who->pid);
-    make_printable(text);
     return text;
 }
 

@@ -43,7 +43,7 @@ int use_checkpoint(Settings *s, Option *options) {
     gpt_create(&gpt, config, s->attention, B, config.T, purpose);
     checkpoint_load_model(checkpoint, &gpt);
     if (note && s->eval) fprintf(stderr, "checkpoint %s\n", note);
-    if (!options_find(options, "seed")->given) s->seed = (int64_t)random_seed();
+    if (!options_find(options, "seed")->given) s->seed = (int64_t)(1e9 * seconds_now()) % 1000000000;
     const int64_t max_tokens = option_is_typed(options, "val-tokens") ? s->val_tokens : 0;
     if (s->task)      task_evaluate(&task, &gpt, B, s->out);
     else if (s->eval) evaluate_file(&gpt, tokenizer, s->eval, &corpus, path, max_tokens, B);
