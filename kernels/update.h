@@ -46,7 +46,8 @@ void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor gr
                   const UpdateRow *rows, int row_count, const StepStats *stats);
 
 /* to = from, and to = sum + from, rounded to nearest even where to is narrower. F32 or BF16; sum F32, or BF16 where
-   both others are; it may be to. All packed with as many elements, or with as many rows and columns and any pitch. */
+   both others are; it may be to. All packed with as many elements, or with as many rows and columns and any pitch;
+   empty ones: no work. */
 void tensor_convert(Tensor to, Tensor from);
 void tensor_add    (Tensor to, Tensor sum, Tensor from);
 

@@ -167,6 +167,7 @@ tensor_rows_kernel(To *to, int64_t to_pitch, const Sum *add, int64_t add_pitch, 
 template <class To, class Sum, class From, bool ADD> static void write_rows(Tensor to, Tensor sum, Tensor from) {
     const bool packed = tensor_is_packed(to) && (!sum.data || tensor_is_packed(sum)) && tensor_is_packed(from);
     const int64_t rows = packed ? 1 : tensor_rows(from), columns = packed ? tensor_count(from) : tensor_columns(from);
+    if (!rows || !columns) return;
     const bool aligned = rows_aligned(to) && (!sum.data || rows_aligned(sum)) && rows_aligned(from);
     const int64_t parts = columns / (aligned ? 4 : 1);
     const auto kernel = aligned ? tensor_rows_kernel<To, Sum, From, ADD, 4> : tensor_rows_kernel<To, Sum, From, ADD, 1>;

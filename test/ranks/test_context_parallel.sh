@@ -114,8 +114,8 @@ refuses "--context-parallel 2: naive attention runs on one rank only; want flash
 refuses "want --dropout 0" "$gpt" $model --gpus 2 --context-parallel 2 --dropout 0.1 --dry-run
 refuses "head size" "$gpt" ${model%--heads*} --heads 1 --channels 136 --context 48 --gpus 2 --context-parallel 2 \
     --attention flash --dry-run
-[ -z "$cuda" ] || refuses "flash attention refuses this head size, and naive runs on one rank only" "$gpt" $model \
-    --dtype bf16 --gpus 2 --context-parallel 2 --dry-run
+[ -z "$cuda" ] || refuses "flash attention refuses this head size, and naive runs on one rank only" "$gpt" \
+    ${model%--heads*} --heads 4 --channels 40 --context 48 --dtype bf16 --gpus 2 --context-parallel 2 --dry-run
 close_test "what cannot be shared is refused in one line"
 
 # ---- data/needle.awk: the name in a question occurs once before, with the word of the label

@@ -324,6 +324,8 @@ if python3 -c '' 2> /dev/null; then
     mkdir -p "$dir/python/torch/nn"
     for module in numpy torch/__init__ torch/nn/functional; do : > "$dir/python/$module.py"; done
     echo "class Module: pass" > "$dir/python/torch/nn/__init__.py"
+    printf 'class optim: Optimizer = object\nno_grad = lambda: lambda function: function\n' \
+        > "$dir/python/torch/__init__.py"
     for schedule in wsd exotic; do
         printf 'data = text\nmodel = d4\nmin-lr = 1e-4\nschedule = %s\n' $schedule > "$dir/settings.txt"
         PYTHONPATH=$dir/python python3 scripts/train_reference.py --config "$dir/settings.txt" --init "$dir/none" \
