@@ -208,7 +208,7 @@ Json *json_parse_line(const FileLine *line, const char *path) {
     if (blanks == line->size) return NULL;
     char *where = format_string("%s: line %lld", path, (long long)line->number);
     Json *root = json_parse(line->text, line->size, where);
-    if (root->type != JSON_OBJECT) fail("%s: this is %.80s, want an object", where, json_text(root));
+    if (root->type != JSON_OBJECT) json_refuse(root, "an object");
     free(where);
     return root;
 }
@@ -227,6 +227,7 @@ void json_refuse(const Json *value, const char *want) {
     while (!named->key && named->parent) named = named->parent;
     const char *outer = named->parent && named->parent->key ? named->parent->key : "";
     const char *quote = value->type == JSON_STRING ? "\"" : "";
+    if (!named->key) fail("%s: this is %.80s, want %s", value->where, json_text(value), want);
     fail("%s: \"%.80s%s%.80s\" is %s%.80s%s, want %s", value->where, outer, *outer ? "." : "",
          named->key ? named->key : "", quote, json_text(value), quote, want);
 }

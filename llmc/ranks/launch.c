@@ -63,7 +63,7 @@ static int integer_of(const char *text, int max) {       /* -1 = none of 0 .. ma
     char *end;
     errno = 0;
     long value = strtol(text, &end, 10);
-    return !errno && end > text && !*end && value >= 0 && value <= max ? (int)value : -1;
+    return !errno && isdigit((unsigned char)*text) && !*end && value <= max ? (int)value : -1;
 }
 
 static int require_variable(const char *name, int min, int max) {

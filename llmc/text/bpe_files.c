@@ -137,8 +137,7 @@ static void add_merge(Reader *r, const char *line, size_t size) {
 
 static void read_merges_txt(Reader *r) {
     const FileMap map = file_map(r->merges.text);
-    const int has_bom = map.size >= 3 && !memcmp(map.bytes, "\xEF\xBB\xBF", 3);
-    for (FileLine line = { .next = (const char *)map.bytes + 3 * has_bom }; file_next_line(map, &line); ) {
+    for (FileLine line = {0}; file_next_line(map, &line); ) {
         snprintf(r->where, sizeof r->where, "%s: line %lld", r->merges.text, (long long)line.number);
         REQUIRE(line.size <= MERGE_MAX, "%s: %zu bytes, want a merge of two tokens", r->where, line.size);
         const int is_version = line.size >= 8 && !memcmp(line.text, "#version", 8);
@@ -222,6 +221,7 @@ static Json *open_object(const char *dir, const char *name) {
 static const char *end_of_text_of(const Json *json) {
     const Json *token = json_find(json, "eos_token");
     if (token && token->type == JSON_OBJECT) token = json_member(token, "content", JSON_STRING);
+    if (token && token->type != JSON_STRING && token->type != JSON_NULL) json_refuse(token, "a string");
     return token ? token->text : NULL;
 }
 
@@ -285,6 +285,7 @@ static void write_vocabulary(FILE *file, const BpeVocabulary *v) {
 }
 
 static void write_merges(FILE *file, const BpeVocabulary *v, int as_json) {
+    if (!as_json) fputs("#version: 0.2\n", file);
     for (int i = 0; i < v->merge_count; i++) {
         char *left = token_text(&v->token[v->merge[i].left]), *right = token_text(&v->token[v->merge[i].right]);
         char *text = format_string("%s %s", left, right);
@@ -347,10 +348,7 @@ char *bpe_file_text(const Bpe *bpe, const char *name, int T) {
     if (!strcmp(name, "tokenizer.json"))             write_tokenizer_json(file, v);
     else if (!strcmp(name, "tokenizer_config.json")) write_config(file, v, T);
     else if (!strcmp(name, "vocab.json"))            write_vocabulary(file, v);
-    else if (!strcmp(name, "merges.txt")) {
-        fputs("#version: 0.2\n", file);
-        write_merges(file, v, 0);
-    }
+    else if (!strcmp(name, "merges.txt"))            write_merges(file, v, 0);
     REQUIRE(!fclose(file), "out of memory: %s", name);
     return text;
 }

@@ -94,12 +94,18 @@ Tokens *tokens_open(const char *pattern) {
 
 /* tokenize writes the tokenizer beside its shards. */
 static void find_tokenizer(Tokens *t, Tokenizer chosen) {
-    const Path dir = file_parent(t->file[0].name);
-    t->beside = tokenizer_find(dir.text);
-    Bpe *bpe = chosen ? tokenizer_bpe(chosen) : NULL, *own = tokenizer_bpe(t->beside);
-    REQUIRE(!bpe || !own || bpe_fingerprint(bpe) == bpe_fingerprint(own), "%s: not the tokens of this tokenizer, but "
-            "of the one in %s; want --tokenizer %s, or a model with that tokenizer", t->name, dir.text, dir.text);
-    t->tokenizer = bpe ? chosen : t->beside;
+    if (chosen && tokenizer_bpe(chosen)) t->tokenizer = chosen;
+    for (const TokenFile *f = t->file; f < t->file + t->file_count; f++) {
+        const Path dir = file_parent(f->name);
+        if (f > t->file && !strcmp(dir.text, file_parent(f[-1].name).text)) continue;
+        Tokenizer found = tokenizer_find(dir.text);
+        Bpe *bpe = tokenizer_bpe(t->tokenizer), *own = tokenizer_bpe(found);
+        REQUIRE(!bpe || !own || bpe_fingerprint(bpe) == bpe_fingerprint(own), "%s: not the tokens of this tokenizer, "
+                "but of the one in %s; want --tokenizer %s, or a model with that tokenizer", f->name, dir.text,
+                dir.text);
+        if (!bpe && own) t->tokenizer = t->beside = found;
+        else tokenizer_close(found);
+    }
 }
 
 Tokens *tokens_open_text(const char *pattern, const TextFormat *format) {

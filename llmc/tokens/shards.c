@@ -55,10 +55,14 @@ static void open_shard(Writer *w) {
     char *before = w->path;
     w->path = w->cache ? format_string("%s.partial-%d-%llx", w->cache, (int)getpid(), now)
                        : format_string("%s/%s_%06d.bin", w->dir, w->is_val ? "val" : "train", w->number);
+    REQUIRE(!file_name_in_use(w->path), "%s exists: another process writes to this directory", w->path);
     stop_removes(w->path);
     free(before);
-    w->file = file_create(w->path);
-    flock(fileno(w->file), LOCK_EX);
+    do {
+        if (w->file) fclose(w->file);
+        w->file = file_create(w->path);
+        flock(fileno(w->file), LOCK_EX);
+    } while (!file_has_name(fileno(w->file), w->path));     /* removed by another start before it was locked */
     file_write(w->file, header, sizeof header);
     w->number++;
     w->count = 0;
@@ -86,8 +90,7 @@ static void print_progress(Writer *w) {
     char text[64];
     if (!isatty(STDOUT_FILENO)) return;
     snprintf(text, sizeof text, "tokenizing: %.0f %%, %.1f MB/s", 100.0 * (double)w->texts->done /
-             (double)w->texts->bytes, 1e-6 * (double)w->texts->done /
-             (seconds_now() - w->start));
+             (double)w->texts->bytes, 1e-6 * (double)w->texts->done / (seconds_now() - w->start));
     print_in_place(text);
 }
 
@@ -218,11 +221,13 @@ void shards_write(Bpe *bpe, Texts *texts, const char *dir, int64_t shard_tokens,
     each_file(dir, "train_", ".bin", is_incomplete ? remove_shard : refuse);
     each_file(dir, "val_", ".bin", is_incomplete ? remove_shard : refuse);
     bpe_write(bpe, dir);
-    file_close_durably(file_create(mark.text), mark.text);
+    FILE *incomplete = file_create(mark.text);
     directory_sync(dir);
     if (val_fraction > 0) texts->stop = (int64_t)((double)texts->bytes * (1 - val_fraction));
     write_all(&w);
     directory_sync(dir);
+    REQUIRE(file_has_name(fileno(incomplete), mark.text), "%s: another process writes to this directory", dir);
+    fclose(incomplete);
     remove_shard(mark.text);
     close(lock);
     printf("train %lld tokens, val %lld tokens\n", (long long)w.tokens[0], (long long)w.tokens[1]);

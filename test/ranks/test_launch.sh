@@ -97,7 +97,7 @@ done at step 5"
         sh -c 'ulimit -n 8; exec "$@"' sh "$probe" --gpus 6
     [ "$cuda" ] || refuses "--gpus all: this program was built for the CPU" "$probe" --gpus all
     refuses "--gpus 0: want all or an integer, 1 .. 4096" "$probe" --gpus 0
-    refuses "--gpus some: want all or" "$probe" --gpus some
+    for count in some " 1" +1; do refuses "--gpus $count: want all or" "$probe" --gpus "$count"; done
     refuses "--gpus 2: built without NCCL" env PROBE_REFUSE="built without NCCL" "$probe" --gpus 2
     refuses "--eval and --sample use one GPU" "$gpt" --sample x --gpus 2
     small="--dry-run --data $0 --layers 1 --channels 32 --heads 2 --batch 2 --context 8"

@@ -304,6 +304,10 @@ static void which_tokens_are_special(void) {
     }
     put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "{\"eos_token\": \"<end>\"}");
     expect_fails("\"eos_token\" is '<end>', want a token of", open_dir, IN_SCRATCH("special-0"));
+    put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "{\"eos_token\": 5}");     /* "5" is a token */
+    expect_fails("\"eos_token\" is 5, want a string", open_dir, IN_SCRATCH("special-0"));
+    put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "[]");
+    expect_fails("tokenizer_config.json: this is an array, want an object", open_dir, IN_SCRATCH("special-0"));
     put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "{\"add_prefix_space\": true}");
     expect_fails("\"add_prefix_space\" is true, want as in GPT-2", open_dir, IN_SCRATCH("special-0"));
 }

@@ -220,6 +220,35 @@ static void nothing_stays_of_a_failure(void) {
     EXPECT(strstr(message, "start again"), "%s", message);
 }
 
+/* Another process starts where the file system has no locks. */
+static const char *taken, *started;
+static void take(int number) {
+    (void)number;
+    if (access(started, F_OK)) return;
+    unlink(taken);
+    close(open(taken, O_WRONLY | O_CREAT, 0600));
+    setitimer(ITIMER_PROF, &(struct itimerval){ { 0, 0 }, { 0, 0 } }, NULL);
+}
+
+static void run_taken(void *job) {
+    signal(SIGPROF, take);
+    setitimer(ITIMER_PROF, &(struct itimerval){ { 0, 5000 }, { 0, 5000 } }, NULL);
+    run_job(job);
+}
+
+static void two_that_write_do_not_mix(void) {
+    static const char *const names[] = { "train_000001.bin", "tokenize.incomplete" };
+    const char *path = put_long_text("interrupted.txt", 30000000);
+    for (int i = 0; i < 2; i++) {
+        const char *dir = IN_SCRATCH("taken-%d", i);
+        taken = STRING("%s/%s", dir, names[i]);
+        started = STRING("%s/tokenize.incomplete", dir);
+        expect_fails("another process writes to this directory", run_taken,
+                     &(Job){ .path = path, .dir = dir });
+        EXPECT(file_exists(taken), "%s is gone", names[i]);
+    }
+}
+
 static void open_tokens(void *pattern) { tokens_close(tokens_open(pattern)); }
 
 /* The first shard is complete when a line is refused. */
@@ -257,6 +286,9 @@ static void shards_have_their_tokenizer(void) {
     put_text(IN_SCRATCH("out/tokenizer_config.json"), "{}");
     expect_fails("not the tokens of this tokenizer, but of the one in", open_text,
                  &(Opened){ shards, as_file.tokenizer });
+    write_shards((const char *const[]){ IN_SCRATCH("a.txt") }, 1, DOCUMENT_FILE, IN_SCRATCH("other"), 0, 1000);
+    expect_fails("not the tokens of this tokenizer, but of the one in", open_text,
+                 &(Opened){ IN_SCRATCH("o*t*/train_000000.bin"), NULL });       /* of two tokenizers */
     put_text(IN_SCRATCH("out/tokenizer.json"), "{}");
     expect_fails("ids without a tokenizer", open_as_ids, shards);      /* it cannot be read */
     free(bytes);
@@ -407,6 +439,7 @@ int main(void) {
     as_file = (TextFormat){ tokenizer_open("test/reference/bpe"), DOCUMENT_FILE, "text" };
     bpe = tokenizer_bpe(as_file.tokenizer);
     RUN(nothing_stays_of_a_failure);        /* first: OpenMP's threads do not survive the fork */
+    RUN(two_that_write_do_not_mix);
     RUN(an_incomplete_set_is_refused_and_replaced);
     RUN(shards_have_their_tokenizer);
     RUN(kinds_of_documents);
