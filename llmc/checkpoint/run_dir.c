@@ -222,11 +222,13 @@ void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
     remove_partials(dir);
     if (!state) return;
     const BestLoss *best = &state->val.best;
+    /* the validation of state->step, which comes after its save, may replace the extra best */
+    const int64_t extra = best->is_extra && best->step < state->step ? best->step : 0;
     int64_t kept = 0;
     if (best->outdated && !checkpoint_missing_file(step_path(dir->path, best->outdated, "").text, 1) &&
         !has_other_files(dir, best->outdated)) remove_step(dir, best->step, best->outdated);
     for (int64_t next = state->step + 1; keep && (next = highest_step(dir->path, "", TO_RESUME, next)) >= 0; )
-        if (!has_other_files(dir, next) && kept++ >= keep) remove_step(dir, best->step, next);
+        if (next != extra && !has_other_files(dir, next) && kept++ >= keep) remove_step(dir, best->step, next);
 }
 
 /* ---- A CHECKPOINT argument */

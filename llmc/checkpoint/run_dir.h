@@ -39,8 +39,8 @@ void run_dir_link_best(const RunDir *dir, int64_t step);
 
 /* Removes what this run or one that has ended left in step-N.partial; then, unless state is NULL, of the complete
    checkpoints up to state->step the outdated best, and if keep > 0 all but the newest `keep` and the best. OUT/best's
-   target, directories with other files, and links stay; the latter two do not count as newest. A checkpoint is renamed
-   to step-N.partial before it is removed. */
+   target, directories with other files, and links stay; the latter two and an extra best do not count as newest. A
+   checkpoint is renamed to step-N.partial before it is removed. */
 void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep);
 
 /* The newest checkpoint with the files that are needed, older than the checkpoint `before` unless that is NULL: a new

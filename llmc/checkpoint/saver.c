@@ -171,7 +171,7 @@ void saver_close(Saver *s) {
     if (!s->dir) return;
     saver_finish(s);
     REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause; --resume %s then "
-            "continues from the newest", shell_word(s->dir->path));
+            "continues from the newest, if there is one", shell_word(s->dir->path));
     for (int i = 0; i < 3; i++) {
         device_unpin(s->snapshot.host[i]);
         free(s->snapshot.host[i]);

@@ -250,6 +250,16 @@ static void the_best_is_linked_and_kept(void) {
     }
     expect_saved(&saver, "best=10 3 10");
     close_saver(&saver);
+
+    /* keep 2: the extra best does not count when step 20 is saved, whose validation replaces it */
+    state.val = (ValHistory){0};
+    saver = open_saver(IN_SCRATCH("best-2"), &trainer, 2);
+    for (int i = 2; i <= 4; i++) start_validated(&saver, 5 * i, &state, i < 4 ? 10 - i : 0);
+    expect_saved(&saver, "best=15 10 15 20");
+    val_history_add(&state.val, 20, 1, 7);
+    saver_validated(&saver, &state);
+    expect_saved(&saver, "best=20 10 20");
+    close_saver(&saver);
 }
 
 /* A kill between two renames; a directory in the place of the link, reported once. */
