@@ -147,10 +147,6 @@ Path file_parent(const char *path) {
 /* ---- What a file is */
 
 static const struct { int length; const char *bytes, *kind; } kinds[] = {
-    { 2, "\x80\2", "a Python pickle" },
-    { 2, "\x80\3", "a Python pickle" },
-    { 2, "\x80\4", "a Python pickle" },
-    { 2, "\x80\5", "a Python pickle" },
     { 2, "\x1f\x8b", "a gzip archive" },
     { 6, "\xfd" "7zXZ\0", "an xz archive" },
     { 4, "\x28\xb5\x2f\xfd", "a zstd archive" },
@@ -196,6 +192,7 @@ const char *file_kind(const unsigned char *bytes, int64_t size) {
     if (size >= 4 && !memcmp(bytes, "PK\3\4", 4))     /* the name of the first file inside */
         return memmem(bytes, size < 200 ? (size_t)size : 200, "data.pkl", 8) ? "a PyTorch checkpoint (zip)"
                                                                             : "a zip archive";
+    if (size >= 2 && bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5) return "a Python pickle";     /* protocol */
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (size >= kinds[i].length && !memcmp(bytes, kinds[i].bytes, (size_t)kinds[i].length)) return kinds[i].kind;
     if (size >= 8 && !memcmp(bytes, "\xff\xff\xff\xff", 4) && !bytes[7]) return "an Arrow stream";  /* then a length */
@@ -233,10 +230,7 @@ void file_close_durably(FILE *file, const char *path) {
     errno = 0;
     int failed = fflush(file) || ferror(file) || sync_fails(fileno(file));
     int error = write_error ? write_error : errno;
-    if (fclose(file) && !failed) {
-        failed = 1;
-        error = errno;
-    }
+    if (fclose(file) && !failed) failed = error = errno;
     REQUIRE(!failed, "%s: cannot write: %s", path,
             error ? strerror(error) : "an earlier write failed: is the disk full?");
 }
