@@ -210,7 +210,7 @@ static void open_outputs(Run *run) {
     saver_open(&run->saver, run->resume.checkpoint ? &saved : NULL);
     if (state->val_step != saved.val_step && run->resume.changes) saver_save(&run->saver, state);
     else if (state->val_step != saved.val_step)                   saver_validated(&run->saver, state);
-    if (run->resume.checkpoint && state->step >= s->steps)
+    if (out && run->resume.checkpoint && state->step >= s->steps)
         print_line(stdout, "all %lld steps are done; to train longer: --resume %s --steps N", (long long)s->steps,
                    shell_word(out));
     char bytes[32];
