@@ -57,7 +57,6 @@ static void free_words(Words *w) {
 struct BpeTrainer { void *words; };         /* a list: one of each core */
 
 BpeTrainer *bpe_trainer_create(void) {
-    bpe_words_init();
     return host_alloc(sizeof(BpeTrainer), "a tokenizer's training");
 }
 

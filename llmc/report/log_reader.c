@@ -32,23 +32,20 @@ double log_read_row(const LogColumns *columns, const FileLine *line, double valu
     return memchr(line->text, 0, line->size) ? NAN : value[LOG_step];     /* a crash can leave a block of zeros */
 }
 
-typedef struct { const FileLine *line; LogEvent event; } EventLine;
-
-static void read_event(void *argument) {
+static void read_event(void *event) {
     static const char *const texts[][2] = { { "sample", "text" }, { "warning", "message" }, { "end", "reason" } };
-    EventLine *e = argument;
-    Json *json = e->event.json = json_parse(e->line->text, e->line->size, "log.jsonl");
-    const Json *step = json_find(json, "step");
-    e->event.kind = json_string(json, "event");
-    if (step) e->event.step = json_integer(step, 0, INT64_MAX);
-    for (int i = 0; i < 3; i++) if (!strcmp(e->event.kind, texts[i][0])) e->event.text = json_string(json, texts[i][1]);
+    LogEvent *e = event;
+    e->json = json_parse(e->line->text, e->line->size, "log.jsonl");
+    e->kind = json_string(e->json, "event");
+    const Json *step = json_find(e->json, "step");
+    if (step) e->step = json_integer(step, 0, INT64_MAX);
+    for (int i = 0; i < 3; i++) if (!strcmp(e->kind, texts[i][0])) e->text = json_string(e->json, texts[i][1]);
 }
 
 int log_read_event(const FileLine *line, LogEvent *event) {
-    EventLine e = { .line = line };
     char why[FAIL_LENGTH];
-    const int is_damaged = fails(read_event, &e, why);
-    if (is_damaged) json_free(e.event.json);
-    *event = e.event;
-    return !is_damaged;
+    *event = (LogEvent){ .line = line };
+    if (!fails(read_event, event, why)) return 1;
+    json_free(event->json);
+    return 0;
 }

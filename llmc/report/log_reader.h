@@ -38,7 +38,7 @@ int log_has_column(const LogColumns *columns, int place);
 double log_read_row(const LogColumns *columns, const FileLine *line, double value[LOG_VALUES]);
 
 /* A line of log.jsonl. step: 0 = none. text: of a sample, warning or end, else NULL. kind and text live in json. */
-typedef struct { Json *json; int64_t step; const char *kind, *text; } LogEvent;
+typedef struct { const FileLine *line; Json *json; int64_t step; const char *kind, *text; } LogEvent;
 int log_read_event(const FileLine *line, LogEvent *event);         /* 0 = damaged; json_free(event->json) */
 
 #endif

@@ -41,7 +41,6 @@ static Pair *find_pair(const Bpe *b, int32_t left, int32_t right) {
 Bpe *bpe_create(BpeVocabulary v, const char *where) {
     Bpe *b = host_alloc(sizeof *b, "a tokenizer");
     *b = (Bpe){ .v = v, .next_special = host_alloc((size_t)v.V * sizeof *b->next_special, "a tokenizer") };
-    bpe_words_init();
     size_t size = 1;
     for (int32_t id = 0; id < v.V; id++) size += (size_t)v.token[id].size;
     unsigned char *to = b->memory = host_alloc(size, "a vocabulary");
@@ -244,7 +243,7 @@ static size_t encode_chunk(const Bpe *b, Cache *cache, const unsigned char *text
 size_t bpe_encode_spans(Bpe *b, const BpeSpan *span, size_t spans, int32_t *ids) {
     size_t *start = host_alloc((2 * spans + 1) * sizeof *start, "the parts of a text"), *count = start + spans + 1;
     for (size_t i = 0; i < spans; i++) start[i + 1] = start[i] + span[i].size + 1;
-    #pragma omp parallel
+    #pragma omp parallel if (spans > 1)
     {
         Cache *cache = idle_take(&b->idle, sizeof *cache, "the words of a tokenizer");
         #pragma omp for schedule(dynamic, 4)
@@ -266,10 +265,7 @@ size_t bpe_encode_spans(Bpe *b, const BpeSpan *span, size_t spans, int32_t *ids)
 }
 
 size_t bpe_encode(Bpe *b, const void *text, size_t size, int32_t *ids) {
-    Cache *cache = idle_take(&b->idle, sizeof *cache, "the words of a tokenizer");
-    size_t count = encode_chunk(b, cache, text, size, ids);
-    idle_return(&b->idle, cache);
-    return count;
+    return bpe_encode_spans(b, &(BpeSpan){ .text = text, .size = size }, 1, ids);
 }
 
 /* The longest special token at the start of the text, -1 = none. */

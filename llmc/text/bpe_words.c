@@ -13,8 +13,8 @@ static void set_class(const uint16_t *range, size_t count, int class) {
     for (size_t i = 0; i < count; code += range[i + 1], i += 2) memset(code += range[i], class, range[i + 1]);
 }
 
-void bpe_words_init(void) {
-    if (class_of_byte[0x80]) return;
+/* Before main: 0.1 ms. */
+__attribute__((constructor)) static void set_classes(void) {
     set_class(unicode_letters, sizeof unicode_letters / sizeof *unicode_letters, LETTER);
     set_class(unicode_numbers, sizeof unicode_numbers / sizeof *unicode_numbers, NUMBER);
     set_class(unicode_spaces, sizeof unicode_spaces / sizeof *unicode_spaces, SPACE);

@@ -8,8 +8,6 @@
 #define LLMC_BPE_WORDS_H
 #include <stddef.h>
 
-void bpe_words_init(void);      /* before any other call, once or more often; from one thread */
-
 /* Bytes of the first word of text, which has size >= 1 bytes. */
 size_t bpe_word(const unsigned char *text, size_t size);
 

@@ -43,7 +43,6 @@ void text_notices(FileMap map, const char *path, DocumentKind kind) {
 Texts texts_open(const char *const *path, int count, DocumentKind kind, const char *field) {
     Texts t = { .path = path, .count = count, .kind = kind, .field = field, .stop = INT64_MAX,
                 .is_after_mark = 1, .map = host_alloc((size_t)count * sizeof *t.map, "the texts") };
-    bpe_words_init();
     for (int i = 0; i < count; i++) {
         const FileMap map = t.map[i] = file_map(path[i]);
         const char *binary = file_kind(map.bytes, map.size);

@@ -154,7 +154,6 @@ Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GP
     FileMap map = file_map(path);
     const char *kind = file_kind(map.bytes, map.size);
     REQUIRE(!kind, "%s: this is %s, want a line of JSON for each item", path, kind);
-    bpe_words_init();
     for (FileLine line = {0}; file_next_line(map, &line); ) {
         Json *json = json_parse_line(&line, path);
         if (json) read_item(&task, json, line.number);
