@@ -1,6 +1,8 @@
 #include "tokenizer_choice.h"
 #include <stdlib.h>
 #include "../../kernels/check.h"
+#include "../../kernels/comm.h"
+#include "../base/terminal.h"
 #include "../text/bpe_files.h"
 #include "run_dir.h"
 
@@ -23,8 +25,11 @@ Tokenizer tokenizer_choose(const Settings *s, int is_given, const char *from, in
     Tokenizer named = open_tokenizer(s->tokenizer);
     REQUIRE(!is_bpe || bpe_fingerprint(tokenizer_bpe(saved)) == bpe_fingerprint(tokenizer_bpe(named)),
             "--tokenizer %s: not the one of %s; want no --tokenizer: a checkpoint has its own", s->tokenizer, from);
+    const int ids = tokenizer_vocabulary(named);
+    if (from && !is_bpe && V - ids >= 128 && !comm_rank)        /* vocabularies are padded to multiples of up to 128 */
+        print_line(stderr, "warning: %s: a tokenizer of %d tokens, the model has %d: is it the model's own?",
+                   s->tokenizer, ids, V);
     if (is_bpe) tokenizer_close(named);
-    else if (from) tokenizer_warn(named, V);
     return is_bpe ? saved : named;
 }
 

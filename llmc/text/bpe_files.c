@@ -9,8 +9,6 @@
 #include "../base/json.h"
 #include "../base/os.h"
 
-enum { MERGE_MAX = 1 << 14 };       /* bytes of a line of merges.txt */
-
 /* ---- Letters */
 
 int bpe_letter(int byte) {
@@ -126,9 +124,9 @@ static void add_merge(Reader *r, const char *line, size_t size) {
     const size_t left = space ? (size_t)(space - line) : 0, right = space ? size - left - 1 : 0;
     REQUIRE(left && right && !memchr(space + 1, ' ', right), "%s: '%.*s', want two tokens, one space between them",
             r->where, size < 80 ? (int)size : 80, line);
+    BpeMerge m = { .left = require_token(r, line, left), .right = require_token(r, space + 1, right) };
     char *both = format_string("%.*s%.*s", (int)left, line, (int)right, space + 1);
-    const BpeMerge m = { require_token(r, line, left), require_token(r, space + 1, right),
-                         require_token(r, both, left + right) };
+    m.merged = require_token(r, both, left + right);
     free(both);
     r->v.merge = host_grow(r->v.merge, (size_t)r->v.merge_count, &r->merge_room, sizeof m, "merges");
     r->v.merge[r->v.merge_count++] = m;
@@ -139,7 +137,6 @@ static void read_merges_txt(Reader *r) {
     const FileMap map = file_map(r->merges.text);
     for (FileLine line = {0}; file_next_line(map, &line); ) {
         snprintf(r->where, sizeof r->where, "%s: line %lld", r->merges.text, (long long)line.number);
-        REQUIRE(line.size <= MERGE_MAX, "%s: %zu bytes, want a merge of two tokens", r->where, line.size);
         const int is_version = line.size >= 8 && !memcmp(line.text, "#version", 8);
         if (line.size && !is_version) add_merge(r, line.text, line.size);
     }

@@ -57,13 +57,6 @@ void tokenizer_check(Tokenizer tokenizer, int V) {
             "model --vocab %d or more", tokenizer->dir, ids, V, ids);
 }
 
-void tokenizer_warn(Tokenizer tokenizer, int V) {
-    int ids = tokenizer->bpe ? bpe_vocabulary(tokenizer->bpe)->V : 0;
-    if (ids && V - ids >= 128 && !comm_rank)
-        print_line(stderr, "warning: %s: a tokenizer of %d tokens, the model has %d: is it the model's own?",
-                   tokenizer->dir, ids, V);
-}
-
 /* Shards without a tokenizer: 50257 rows, padded to multiples of up to 128 or so, are taken as GPT-2's, other sizes as
    unknown. */
 int32_t tokenizer_end_of_text(Tokenizer tokenizer, int V) {

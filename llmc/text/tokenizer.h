@@ -20,12 +20,8 @@ Bpe        *tokenizer_bpe(Tokenizer tokenizer);                           /* NUL
 const char *tokenizer_name(Tokenizer tokenizer);                          /* "bytes", "ids", "bpe" */
 
 int         tokenizer_vocabulary(Tokenizer tokenizer);                    /* number of ids; for ids GPT-2's, 50257 */
-
 /* Fails on a tokenizer with ids that a model of V tokens does not have. */
 void        tokenizer_check(Tokenizer tokenizer, int V);
-/* Warns, for a model without a tokenizer, where it has 128 ids more: vocabularies are padded to multiples of up to
-   128. */
-void        tokenizer_warn(Tokenizer tokenizer, int V);
 
 /* Returns the tokens (new memory, with room for one more) and their number. Fails on an id that is not a number in
    [0,V). The text of a special token of a BPE is that token. */
