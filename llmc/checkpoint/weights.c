@@ -92,12 +92,11 @@ void weights_write(const char *path, const TensorTable *table, const Part *part,
     const TensorEntry *entry;
     int count = 0;
     size_t size;
+    for (int i = 0; i < all; i++)
+        if ((entry = entry_of(table, part, i))) check_values(path, &part[i / n], entry, V);
     SafeTensor *tensor = host_alloc((size_t)all * sizeof *tensor, path);
-    for (int i = 0; i < all; i++) {
-        if (!(entry = entry_of(table, part, i))) continue;
-        check_values(path, &part[i / n], entry, V);
-        tensor[count++] = file_tensor(&part[i / n], entry, V);
-    }
+    for (int i = 0; i < all; i++)
+        if ((entry = entry_of(table, part, i))) tensor[count++] = file_tensor(&part[i / n], entry, V);
     char *header = safetensors_header(tensor, count, &size);
     for (int i = 0; i < count; i++) free((char *)tensor[i].name);
     free(tensor);

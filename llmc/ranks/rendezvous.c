@@ -368,23 +368,23 @@ static int connect_as(Kind kind) {
 }
 
 /* Sets what keeps the run from starting, "" = rank 0 is to answer. 0: all ranks have joined. */
-static int is_waiting(char text[400]) {
+static int is_waiting(char text[600]) {
     char list[200] = "";
     int count = 0;
     *text = 0;
     if (comm_rank && !peers->who.pid)
-        snprintf(text, 400, "rank %d on host %s did not reach rank 0 at %s", comm_rank, identity.host, where);
+        snprintf(text, 600, "rank %d on host %s did not reach rank 0 at %s", comm_rank, identity.host, where);
     if (comm_rank) return !is_joined;
     for (int i = 1; i < comm_size; i++)
         if (peers[i].c.fd < 0 || (comm_uses_sockets && sockets[i] < 0)) list_rank(list, i), count++;
-    snprintf(text, 400, "rank%s %s of %d did not connect to %s", count > 1 ? "s" : "", list, comm_size, where);
+    snprintf(text, 600, "rank%s %s of %d did not connect to %s", count > 1 ? "s" : "", list, comm_size, where);
     return count;
 }
 
 static void connect_ranks(void) {
     const double start_s = seconds_now();
     int is_printed = 0;
-    for (char text[400]; is_waiting(text); ) {
+    for (char text[600]; is_waiting(text); ) {
         const double waited_s = *text ? seconds_now() - start_s : 0;
         if (waited_s > root.join_s)
             end_run(1, "rendezvous: %s within %.0f s%s; look for errors there, or a firewall", text, root.join_s, why);
