@@ -73,10 +73,8 @@ char *resume_adopt_options(Option *table, const Json *json) {
                     "run", now, *had ? had : "random weights");
             REQUIRE(strcmp(o->name, "perturb"), "--resume --perturb=%s: it is of the initial weights of a run; want "
                     "--resume alone, or a new run", now);
-            char *before = shell_word(*had ? had : "none"), *after = shell_word(*now ? now : "none");
-            fprintf(file, "%s--%s %s -> %s", ftell(file) ? ", " : "", o->name, before, after);
-            free(before);
-            free(after);
+            fprintf(file, "%s--%s %s -> %s", ftell(file) ? ", " : "", o->name, shell_word(*had ? had : "none"),
+                    shell_word(*now ? now : "none"));
         }
     }
     fclose(file);

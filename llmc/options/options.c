@@ -390,4 +390,10 @@ char *command_line(int argc, char **argv) {
     return text;
 }
 
-char *shell_word(const char *word) { return command_line(1, (char *[]){ (char *)word }); }
+const char *shell_word(const char *word) {
+    static char *results[2];
+    static int turn;
+    char **result = &results[turn ^= 1];
+    free(*result);
+    return *result = command_line(1, (char *[]){ (char *)word });
+}

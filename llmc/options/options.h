@@ -68,9 +68,9 @@ int  option_is_typed(Option *table, const char *name);
 /* The row of an option of earlier versions with a value that this one cannot have; NULL for all others. */
 const Option *options_find_gone(const Option *table, const char *name, const char *value);
 
-/* New strings: argv, and one word, quoted for a shell: plain words as they are, others in '...' (a ' in them as '\'').
-   Printable (kernels/check.h). */
-char *command_line(int argc, char **argv);
-char *shell_word(const char *word);
+/* argv, a new string, and one word, of which two results are valid at a time, quoted for a shell: plain words as they
+   are, others in '...' (a ' in them as '\''). Printable (kernels/check.h). */
+char       *command_line(int argc, char **argv);
+const char *shell_word(const char *word);
 
 #endif
