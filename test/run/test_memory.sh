@@ -2,6 +2,8 @@
 # test_memory.sh - The memory plan against the memory in use. On a GPU it runs alone, for others change that.
 . "$(dirname "$0")/../shell.sh"
 
+if grep -q __asan_init "$gpt"; then skip_test "memory" "a sanitizer takes as much for itself"; close_tests; fi
+
 make_text text 3000 1500
 # In use: anonymous resident memory, or memory of the GPU (of which the plan says how much was in use before: the
 # difference of "free" and all).
