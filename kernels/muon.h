@@ -33,6 +33,6 @@ size_t muon_scratch_bytes(int64_t rows, int64_t columns, int count);
 /* In the rows with a scale, where stats->apply: param -= learning_rate (scale update + decay weight_decay param).
    param: flat F32; param_bf16 as in adamw_update; update as above. */
 void muon_apply(Tensor param, Tensor param_bf16, Tensor update, const UpdateRow *rows, int row_count,
-                 const StepStats *stats);
+                const StepStats *stats);
 
 #endif

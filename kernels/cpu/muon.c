@@ -29,7 +29,7 @@ void muon_momentum(Tensor update, Tensor m_tensor, Tensor grad, const UpdateRow 
 }
 
 void muon_apply(Tensor param, Tensor param_bf16, Tensor update, const UpdateRow *rows, int row_count,
-                 const StepStats *stats) {
+                const StepStats *stats) {
     check_muon_apply(param, param_bf16, update, muon_dtype);
     if (!stats->apply) return;
     op_begin("muon", op_bytes(3, param, param, update), 0);

@@ -73,7 +73,7 @@ apply_kernel(float *__restrict__ param, bf16 *__restrict__ param_bf16, const bf1
 }
 
 void muon_apply(Tensor param, Tensor param_bf16, Tensor update, const UpdateRow *rows, int row_count,
-                 const StepStats *stats) {
+                const StepStats *stats) {
     check_muon_apply(param, param_bf16, update, muon_dtype);
     require_aligned_rows("muon", { param, param_bf16, update });
     op_begin("muon", op_bytes(4, param, param, update, param_bf16), 0);

@@ -431,8 +431,9 @@ void checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, 
     const DType saved = weights_config(model_path(checkpoint).text).save_dtype;
     const OptimizerKind had = optimizer_of(checkpoint);
     const int is_other = had != model->config.optimizer;
-    if (is_other) printf("%s: of --optimizer %s: the momentum of the blocks' matrices starts from zero\n", file.text,
-                         had == OPTIMIZER_MUON ? "muon" : "adamw");
+    if (is_other)
+        print_line(stdout, "%s: of another --optimizer: the momentum of the blocks' matrices starts from zero",
+                   file.text);
     for (OptimizerState i = saved == F32 ? STATE_M : STATE_PARAM; i < STATES; i++) {
         void *memory[STATES] = {0};
         Part part[STATE_PARTS];

@@ -51,7 +51,7 @@ static int open_file(TokenFile *f) {
     const int64_t want = start + f->count * width;
     REQUIRE(map.size == want, "%s: %s: the header promises %lld tokens, %lld bytes in all, the file has %lld", f->name,
             map.size < want ? "truncated" : "too long", (long long)f->count, (long long)want, (long long)map.size);
-    REQUIRE(f->count > 0, "%s: no tokens: remove it", f->name);
+    REQUIRE(f->count > 0, "%s: no tokens: want a file with some", f->name);
     return width;
 }
 

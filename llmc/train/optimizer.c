@@ -19,7 +19,7 @@ static int64_t set_slices(Optimizer *o) {
     const int groups = o->model->config.L + 2;
     int64_t count = 0;
     o->slices = comm_size > 1 || o->method ? groups : 1;
-    o->slice = host_alloc((size_t)o->slices * sizeof *o->slice, "the slices of AdamW");
+    o->slice = host_alloc((size_t)o->slices * sizeof *o->slice, "the slices of the optimizer");
     for (int i = 0; i < o->slices; i++) {
         const int64_t *start = o->model->master.group_start + i, *end = start + groups / o->slices;
         Slice *slice = &o->slice[i];
@@ -38,7 +38,7 @@ static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 static void set_rows(Optimizer *o) {
     const TensorTable *table = &o->model->master.table;
     const size_t bytes = (size_t)(table->count + o->slices - 1) * sizeof(UpdateRow);
-    UpdateRow *host = o->host_rows = host_alloc(bytes, "the rows of AdamW"), *row = host;
+    UpdateRow *host = o->host_rows = host_alloc(bytes, "the rows of the optimizer"), *row = host;
     int64_t v_count = 0;
     for (Slice *slice = o->slice; slice < o->slice + o->slices; slice++) {
         slice->first_row = (int)(row - host);
@@ -59,7 +59,7 @@ static void set_rows(Optimizer *o) {
         slice->rows = (int)(row - host) - slice->first_row;
         v_count += slice->v_count;
     }
-    o->rows = device_alloc(bytes, "the rows of AdamW");
+    o->rows = device_alloc(bytes, "the rows of the optimizer");
     device_upload(o->rows, host, bytes);
 }
 

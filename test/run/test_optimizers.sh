@@ -64,7 +64,7 @@ expect "a resume" "$gpt" --resume "$dir/one" --steps 25
 is "lines about it" "$(grep -c 'starts from zero' "$dir/expect.out")" 0
 close_test "a resume with another optimizer says what starts from zero"
 
-# ---- Updates that are not applied leave the state alone: a non-finite loss, and every one beyond a limit
+# ---- An update that is not applied leaves the state alone (beyond a limit: test_muon, apply = 0)
 for n in 1 ${ranks%% *}; do
     wild="$model --optimizer muon --gpus $n --steps 60 --batch 4 --lr 1e6 --min-lr 1e6 --warmup 2 --clip 0"
     "$gpt" $wild --weight-decay 1000 --on-nan skip --save-every 1 --keep 0 --out "$dir/wild-$n" > "$dir/wild.out" 2>&1
