@@ -128,6 +128,8 @@ static void create_model(Run *run) {
         if (s->perturb) gpt_perturb(&run->gpt);
         optimizer_scatter(&run->optimizer, STATE_PARAM);
     }
+    /* initial ones differ where libraries do; the sums of files leave out those that an index names */
+    ranks_require_same_tensor(tensor_table_flat(&run->gpt.params.table, run->config.dtype), "the value of the weights");
 }
 
 /* ---- Validation and saves */

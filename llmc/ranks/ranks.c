@@ -3,6 +3,8 @@
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include "../../kernels/device.h"
+#include "../../kernels/update.h"
+#include "../base/files.h"
 #include "../base/os.h"
 
 void ranks_sum(double *values, int count) {
@@ -46,4 +48,10 @@ void ranks_require_same(uint64_t hash, const char *what) {
     uint64_t first = hash;
     ranks_copy_from_first(&first, sizeof first);
     REQUIRE(first == hash, "%s differs from that of rank 0: want the same on all hosts", what);
+}
+
+void ranks_require_same_tensor(Tensor t, const char *what) {
+    if (comm_size == 1) return;
+    const TensorStats stats = tensor_stats(t);
+    ranks_require_same(xxh64(&stats, sizeof stats), what);
 }

@@ -4,6 +4,7 @@
 #define LLMC_RANKS_H
 #include <stddef.h>
 #include <stdint.h>
+#include "../../kernels/tensor.h"
 
 enum { RANKS_SUM_MAX = 8 };
 void ranks_sum(double *values, int count);          /* host values, over the ranks; waits for all */
@@ -17,7 +18,8 @@ const char *ranks_stop(double stops);
    collective: rank 0 may take longer than --comm-timeout to finish a save. */
 void ranks_leave_to_first(void);
 
-/* Fails with "WHAT differs from that of rank 0" unless all ranks have the same hash. */
+/* Fails with "WHAT differs from that of rank 0" unless all ranks have the same hash, or the same range of values. */
 void ranks_require_same(uint64_t hash, const char *what);
+void ranks_require_same_tensor(Tensor t, const char *what);
 
 #endif
