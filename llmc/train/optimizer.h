@@ -45,7 +45,6 @@ struct Optimizer {
     CommOp      *gathered;      /* parameters of a group; index 0 = FIRST_GROUP */
     int64_t      step;          /* updates that have been applied */
     UpdateRow   *rows, *host_rows;      /* on the device, and the same on the host */
-    int          row_count;
     StepStats   *stats;         /* device */
     StepStats   *result;        /* page-locked: the inputs of an update, then its results */
     DeviceMark   done;          /* after the download of result */

@@ -26,7 +26,7 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *place, struct Card **card) {
     return outcome("nvmlDeviceGetHandleByPciBusId_v2", 1);
 }
 
-/* Each writes its answer even when it fails: nobody may take it then. */
+/* Each sets its result even when it returns an error: a caller must not use it then. */
 #define ANSWER(function, arguments, asked_well, answer) \
     int function arguments { answer; return outcome(#function, card == &the_card && (asked_well)); }
 ANSWER(nvmlDeviceGetTemperature, (struct Card *card, int sensor, unsigned *celsius), sensor == 0, *celsius = 64)

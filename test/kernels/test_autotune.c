@@ -89,7 +89,7 @@ static void test_autotune_cache(void) {
     const char *before = IN_SCRATCH("before");
     EXPECT(link(cache_file(), before) == 0, "%s", before);
     save("c", 3);
-    EXPECT(cached("c") == 3 && !strstr(text_of(before), "c: 3"), "a new file takes the name: whoever reads has either");
+    EXPECT(cached("c") == 3 && !strstr(text_of(before), "c: 3"), "a new file replaces the old one, unchanged");
 
     const char *const damage[] = { "", "x", "train_gpt choices 2: another\na: 5\n", "\xff\xff",
                                    STRING("%s\na: 12", autotune_machine()) };

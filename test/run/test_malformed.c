@@ -451,7 +451,7 @@ static void damaged_part(int part) {
     const int header = is_json ? size : 8 + (sound->bytes[0] | sound->bytes[1] << 8);
     for (int i = 0; i < 60; i++) {
         const int kind = i % DAMAGES, in_header = kind == CONTROL || i % 2;
-        if (is_json && kind == CUT_OUT) continue;       /* of white space, or a name that nobody reads */
+        if (is_json && kind == CUT_OUT) continue;       /* may be white space, or a member that is not read */
         blob = *sound;
         refuse_part(part, damage(kind, is_json || !in_header ? size * i / 60 : 8 + draw(header - 8)));
     }

@@ -1,5 +1,5 @@
 /* test_report_page.c - report.html: its data are those of the logs, thinned, also as these grow; no text of a sample
-   ends them; it is there as a whole or not at all. */
+   ends them; it is written completely or not at all. */
 #include "../scratch.h"
 #include <math.h>
 #include <sys/stat.h>
