@@ -359,18 +359,33 @@ void bpe_require_none(const char *dir) {
         REQUIRE(!dir_has_file(dir, files[i]), "%s/%s exists: want another --out", dir, files[i]);
 }
 
+int bpe_is_in(const Bpe *bpe, const char *dir) {
+    if (bpe_has_files(dir)) {
+        Bpe *other = bpe_open(dir);
+        REQUIRE(bpe_fingerprint(other) == bpe_fingerprint(bpe), "%s: has another tokenizer: want another --out", dir);
+        bpe_free(other);
+        return 1;
+    }
+    for (int i = 0; i < FILES; i++) {
+        const Path path = path_of(dir, files[i]);
+        if (!file_exists(path.text)) continue;
+        char *text = bpe_file_text(bpe, files[i], 0);
+        const FileMap had = file_map(path.text);
+        REQUIRE(had.size == (int64_t)strlen(text) && !memcmp(had.bytes, text, strlen(text)),
+                "%s exists: want another --out", path.text);
+        file_unmap(had);
+        free(text);
+    }
+    return 0;
+}
+
 typedef struct { const Bpe *bpe; const char *dir; char *partial[FILES]; } Written;
 
 static void write_files(void *argument) {
     Written *w = argument;
     for (int i = 0; i < FILES; i++) {
-        const Path path = path_of(w->dir, files[i]);
         char *text = bpe_file_text(w->bpe, files[i], 0);
-        const FileMap had = file_exists(path.text) ? file_map(path.text) : (FileMap){ .size = -1 };
-        REQUIRE(had.size < 0 || (had.size == (int64_t)strlen(text) && !memcmp(had.bytes, text, strlen(text))),
-                "%s exists: want another --out", path.text);
-        file_unmap(had);
-        w->partial[i] = format_string("%s.new-%d", path.text, (int)getpid());      /* there may be no lock */
+        w->partial[i] = format_string("%s.new-%d", path_of(w->dir, files[i]).text, (int)getpid());  /* maybe no lock */
         file_write_text(w->partial[i], text);
         free(text);
     }
@@ -379,12 +394,7 @@ static void write_files(void *argument) {
 void bpe_write(const Bpe *bpe, const char *dir) {
     Written w = { .bpe = bpe, .dir = dir };
     char why[FAIL_LENGTH];
-    if (bpe_has_files(dir)) {
-        Bpe *other = bpe_open(dir);
-        REQUIRE(bpe_fingerprint(other) == bpe_fingerprint(bpe), "%s: has another tokenizer: want another --out", dir);
-        bpe_free(other);
-        return;
-    }
+    if (bpe_is_in(bpe, dir)) return;
     if (fails(write_files, &w, why)) {
         for (int i = 0; i < FILES && w.partial[i]; i++) unlink(w.partial[i]);
         fail("%s", why);

@@ -15,6 +15,7 @@ char *bpe_file_text(const Bpe *bpe, const char *name, int T);
 /* Writes those four files, each completely or not at all. A directory with the same tokenizer stays as it is; fails
    where it has another one. */
 void bpe_write(const Bpe *bpe, const char *dir);
+int  bpe_is_in(const Bpe *bpe, const char *dir);    /* whether it has the same one; fails as bpe_write does */
 void bpe_require_none(const char *dir);         /* fails where the directory has a file of a tokenizer */
 
 /* Writes a byte as the letter that stands for it in these files: the printable bytes of Latin-1 for themselves, the

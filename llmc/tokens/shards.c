@@ -220,7 +220,7 @@ void shards_write(Bpe *bpe, Texts *texts, const char *dir, int64_t shard_tokens,
     const int is_incomplete = file_exists(mark.text);
     each_file(dir, "train_", ".bin", is_incomplete ? remove_shard : refuse);
     each_file(dir, "val_", ".bin", is_incomplete ? remove_shard : refuse);
-    bpe_write(bpe, dir);
+    bpe_is_in(bpe, dir);                    /* fail now if it has another one, not after gigabytes */
     FILE *incomplete = file_create(mark.text);
     directory_sync(dir);
     if (val_fraction > 0) texts->stop = (int64_t)((double)texts->bytes * (1 - val_fraction));
@@ -228,6 +228,7 @@ void shards_write(Bpe *bpe, Texts *texts, const char *dir, int64_t shard_tokens,
     directory_sync(dir);
     REQUIRE(file_has_name(fileno(incomplete), mark.text), "%s: another process writes to this directory", dir);
     fclose(incomplete);
+    bpe_write(bpe, dir);                    /* last: of incomplete shards another start may have another tokenizer */
     remove_shard(mark.text);
     close(lock);
     printf("train %lld tokens, val %lld tokens\n", (long long)w.tokens[0], (long long)w.tokens[1]);

@@ -170,7 +170,7 @@ static void interrupt(int number) {
     if (now.sa_handler != SIG_DFL) raise(SIGINT);
 }
 
-/* Changes the text under the hands of its reader. */
+/* Changes the text while it is read. */
 static int text_fd;
 static void change_text(int number) {
     static char letter = 'A';
@@ -257,11 +257,12 @@ static void an_incomplete_set_is_refused_and_replaced(void) {
     int32_t want[256];
     const size_t count = ids_of((const char *const[]){ "|", a_text, NULL }, want);
     EXPECT(files_like(shards) > 0 && files_like(IN_SCRATCH("out/tokenize.incomplete")) == 1, "no incomplete set");
+    EXPECT(!bpe_has_files(out), "a tokenizer beside incomplete shards: another start may have another one");
     expect_fails("train_000000.bin: tokenize did not complete the shards in this directory", open_tokens, shards);
     put_text(path, a_text);
     run_job(&(Job){ .path = path, .dir = out });
     expect_shards(shards, want, count);
-    EXPECT(files_like(IN_SCRATCH("out/tokenize.incomplete")) == 0, "the set is complete");
+    EXPECT(files_like(IN_SCRATCH("out/tokenize.incomplete")) == 0 && bpe_has_files(out), "the set is complete");
 }
 
 typedef struct { const char *path; Tokenizer tokenizer; } Opened;
