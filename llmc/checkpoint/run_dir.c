@@ -49,7 +49,10 @@ static int64_t highest_step(const char *out, const char *tail, Need need, int64_
 }
 
 char *run_dir_find(const char *out, Need need, const char *before) {
-    const int64_t step = highest_step(out, "", need, before ? step_of(strrchr(before, '/') + 1, "") : INT64_MAX);
+    const int64_t limit = before ? step_of(strrchr(before, '/') + 1, "") : INT64_MAX;
+    const int64_t step = highest_step(out, "", need, limit);
+    const int64_t old = need == TO_LOAD ? highest_step(out, OLD, need, limit) : -1;     /* restore_old needs the lock */
+    if (old > step) return format_string("%s", step_path(out, old, OLD).text);
     return step < 0 ? NULL : format_string("%s", step_path(out, step, "").text);
 }
 
@@ -248,7 +251,7 @@ static char *find_model(const char *path) {
     char *step = run_dir_find(dir, TO_LOAD, NULL), *last = run_dir_find(dir, ANY_FILES, NULL);
     REQUIRE(step, "%s: holds no checkpoint, want config.json and model.safetensors (instead of pytorch_model.bin: save "
             "with safe_serialization=True), or directories like step-00001000", path);
-    const char *missing = checkpoint_missing_file(last, 0);
+    const char *missing = last ? checkpoint_missing_file(last, 0) : NULL;
     if (missing && !comm_rank) print_line(stderr, "%s has no %s and is ignored", last, missing);
     free(last);
     free(dir);

@@ -44,7 +44,7 @@ void run_dir_link_best(const RunDir *dir, int64_t step);
 void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep);
 
 /* The newest checkpoint with the files that are needed, older than the checkpoint `before` unless that is NULL: a new
-   string; NULL = none. */
+   string; NULL = none. TO_LOAD: also step-N.old where there is no step-N. */
 typedef enum { ANY_FILES, TO_LOAD, TO_RESUME } Need;
 char *run_dir_find(const char *out, Need need, const char *before);
 

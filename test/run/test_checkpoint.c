@@ -335,6 +335,11 @@ static void test_finding(void) {
     expect_found(run_dir_resolve(big, NULL), big);      /* by its own name: a model without config.json */
     expect_found(run_dir_resolve(IN_SCRATCH("found/step-123456789/model.safetensors"), NULL), big);
     expect_fails("config.json: missing: want it for 16 channels", load_config, big);
+    char *old = STRING("%s.old", s10);                  /* of a save that a kill has interrupted */
+    EXPECT(rename(s10, old) == 0, "%s", old);
+    expect_found(run_dir_resolve(out, NULL), old);
+    expect_found(run_dir_find(out, TO_RESUME, NULL), s2);
+    EXPECT(rename(old, s10) == 0, "%s", s10);
     expect_fails("optimizer.safetensors: want a directory with model.safetensors", resolve,
                  IN_SCRATCH("found/step-00000010/optimizer.safetensors"));
 }
