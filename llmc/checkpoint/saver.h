@@ -13,7 +13,7 @@ typedef struct {
     const GPT       *model;
     Optimizer       *optimizer;
     Report          *report;
-    int64_t          keep;                 /* of run_dir_clean; may be changed between saves */
+    _Atomic int64_t  keep;                 /* of run_dir_clean; may be changed during a save */
     BestLoss         best;                 /* best of the complete checkpoints */
     TrainState       state;                /* of the last save, with a validation that followed; step -1 = none */
     double           seconds;              /* duration of the last save; before the first, at 200 MB/s */
