@@ -11,7 +11,7 @@
 
 enum { PAGE = 1 << 21 };                   /* a huge page */
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
-size_t saver_host_bytes(const GPTConfig *config) { return 3 * whole_pages(gpt_param_bytes(config, F32)); }
+size_t saver_host_bytes(const GPTConfig *config) { return STATES * whole_pages(gpt_param_bytes(config, F32)); }
 
 double saver_file_bytes(const GPTConfig *config) {      /* two moments; the parameters, in BF16 twice */
     return (4 + 4 + (config->save_dtype == BF16 ? 2 + 4 : 4)) * (double)gpt_parameter_count(config);
@@ -22,8 +22,8 @@ double saver_file_bytes(const GPTConfig *config) {      /* two moments; the para
 static void *pinned_alloc(size_t bytes) {
     size_t whole = whole_pages(bytes);
     void *memory = aligned_alloc(PAGE, whole);
-    REQUIRE(memory, "out of memory: the host copy from which checkpoints are written takes 3 times %.2f GiB",
-            (double)bytes / (1 << 30));
+    REQUIRE(memory, "out of memory: the host copy from which checkpoints are written takes %d times %.2f GiB",
+            STATES, (double)bytes / (1 << 30));
     madvise(memory, whole, MADV_HUGEPAGE);
     #pragma omp parallel for schedule(static)
     for (size_t at = 0; at < whole; at += PAGE) memset((char *)memory + at, 0, PAGE);
@@ -81,7 +81,7 @@ void saver_open(Saver *s, const TrainState *saved) {
     if (!s->dir) return;
     s->seconds = saver_file_bytes(&s->model->config) / 200e6;
     s->snapshot.model = s->model;
-    for (int i = 0; i < 3; i++) s->snapshot.host[i] = pinned_alloc(s->model->master.table.bytes);
+    for (int i = 0; i < STATES; i++) s->snapshot.host[i] = pinned_alloc(s->model->master.table.bytes);
     fails(link_best, s, ignored);
     fails(prune, s, ignored);
 }
@@ -147,7 +147,7 @@ void saver_save(Saver *s, const TrainState *state) {
     double waited = seconds_now() - start;
     if (waited > 0.1)
         print_line(stdout, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
-                    "--save-every, or --val-every while val loss falls", (long long)state->step, waited);
+                   "--save-every, or --val-every while val loss falls", (long long)state->step, waited);
     report_sync(s->report);
     s->snapshot.state = *state;
     if (state->val.best.step != state->step) s->snapshot.state.val.best = s->best;
@@ -172,7 +172,7 @@ void saver_close(Saver *s) {
     saver_finish(s);
     REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause; --resume %s then "
             "continues from the newest, if there is one", shell_word(s->dir->path));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < STATES; i++) {
         device_unpin(s->snapshot.host[i]);
         free(s->snapshot.host[i]);
     }
