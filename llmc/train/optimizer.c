@@ -203,19 +203,17 @@ void *optimizer_memory(Optimizer *o, OptimizerState which) {
     return which == STATE_PARAM ? o->model->master.table.memory : which == STATE_M ? o->m.data : o->v.data;
 }
 
-/* Copies this rank's slices to the memory of the gradients, or from there. Of v with a method: row by row. */
+/* Copies this rank's slices to the memory of the gradients, or from there; row by row, as v may lack some. */
 static void copy_slices(Optimizer *o, OptimizerState which, int to_all) {
     const Tensor state = sharded(o, which);
     for (int i = 0; state.data && i < o->slices; i++) {
         const Slice *slice = &o->slice[i];
-        const UpdateRow *first = o->host_rows + slice->first_row;
-        const UpdateRow whole = { .count = slice->count };
-        const int64_t start = which == STATE_V ? slice->v_first : slice->state_first;
-        const int by_row = which == STATE_V && o->method;
-        for (const UpdateRow *row = by_row ? first : &whole; row < (by_row ? first + slice->rows : &whole + 1); row++) {
-            if (by_row && row->scale > 0) continue;
+        const UpdateRow *end = o->host_rows + slice->first_row + slice->rows;
+        for (const UpdateRow *row = end - slice->rows; row < end; row++) {
+            if (which == STATE_V && row->scale > 0) continue;
+            const int64_t start = which == STATE_V ? slice->v_first - row->v_shift : slice->state_first;
             const Tensor all = tensor_column_range(of_all(flat_grads(o), slice), row->first, row->count);
-            const Tensor part = tensor_column_range(state, start + row->first - row->v_shift, row->count);
+            const Tensor part = tensor_column_range(state, start + row->first, row->count);
             tensor_convert(to_all ? all : part, to_all ? part : all);
         }
     }
