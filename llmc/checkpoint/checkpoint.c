@@ -419,10 +419,11 @@ void checkpoint_load_model(const char *checkpoint, GPT *model) {
 /* The optimizer of the run; earlier versions had AdamW only. */
 static OptimizerKind optimizer_of(const char *checkpoint) {
     Json *json = checkpoint_open_state(checkpoint);
-    const Json *settings = json_member(json, "settings", JSON_OBJECT);
-    const int is_muon = json_find(settings, "optimizer") && !strcmp(json_string(settings, "optimizer"), "muon");
+    const Json *settings = json_member(json, "settings", JSON_OBJECT), *name = json_find(settings, "optimizer");
+    const int kind = name ? choice_index(OPTIMIZER_NAMES, json_string(settings, "optimizer")) : OPTIMIZER_ADAMW;
+    if (kind < 0) json_refuse(name, OPTIMIZER_NAMES);
     json_free(json);
-    return is_muon ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
+    return (OptimizerKind)kind;
 }
 
 void checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, GPT *model, Optimizer *optimizer) {

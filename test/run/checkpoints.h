@@ -9,7 +9,7 @@
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:vasprintf\nleak:open_tokenizer"; }
 
-static const char  *test_model = "d4", *test_data = "a \"b\"\n\\c\xc3\xa9", *test_none, *test_optimizer;
+static const char  *test_model = "d4", *test_data = "a \"b\"\n\\c\xc3\xa9", *test_none, *test_optimizer = "adamw";
 static const Option test_options[] = {
     { .help = "a group" },
     { .name = "model", .type = OPTION_TEXT, .value = &test_model, .fallback = "d4", .role = ROLE_KEPT },

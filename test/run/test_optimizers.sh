@@ -1,6 +1,7 @@
 #!/bin/sh
 # test_optimizers.sh - Runs with --optimizer muon: accumulation, several ranks, resumes to the bit, on other ranks, with
-# the other optimizer, and updates that are not applied. The CPU with up to 4 ranks; on GPUs with two if there are.
+# the other optimizer, updates that are not applied, and damaged files. The CPU with up to 4 ranks; on GPUs with two if
+# there are.
 . "$(dirname "$0")/../shell.sh"
 
 ranks="2 3 4"
@@ -46,6 +47,13 @@ for n in $ranks; do
     close_to "one rank, then $n" "$dir/one" "$dir/to-$n" $near
     close_test "muon on $n ranks as on one, also after a resume"
 done
+for n in ${ranks%% *}; do
+    expect "one rank" "$gpt" $train --context 32 --total-batch 768 --batch 12 --out "$dir/context-1"
+    expect "$n ranks" "$gpt" $train --context 32 --total-batch 768 --batch 12 --gpus $n --context-parallel $n \
+        --out "$dir/context-$n"
+    close_to "$n parts of a context as one" "$dir/context-1" "$dir/context-$n" $near
+    close_test "muon with --context-parallel $n"
+done
 
 # ---- The other optimizer
 for n in 1 ${ranks%% *}; do
@@ -64,24 +72,37 @@ expect "a resume" "$gpt" --resume "$dir/one" --steps 25
 is "lines about it" "$(grep -c 'starts from zero' "$dir/expect.out")" 0
 close_test "a resume with another optimizer says what starts from zero"
 
-# ---- An update that is not applied leaves the state alone (beyond a limit: test_muon, apply = 0)
+# ---- An update that is not applied leaves the state alone: --clip 0 with a huge rate, or 60 bytes of another script
+{ head -c 4000 "$dir/text/train.txt"; head -c 60 "$dir/text/train.txt" | tr ' -~' '\200-\336'
+  tail -c +4061 "$dir/text/train.txt"; } > "$dir/odd.txt"
+wild="--lr 1e6 --min-lr 1e6 --warmup 2 --clip 0 --weight-decay 1000 --on-nan skip --batch 4"
+spike="--data $dir/odd.txt --init $dir/one --lr 3e-3 --warmup 5 --skip-spikes 6"
 for n in 1 ${ranks%% *}; do
-    wild="$model --optimizer muon --gpus $n --steps 60 --batch 4 --lr 1e6 --min-lr 1e6 --warmup 2 --clip 0"
-    "$gpt" $wild --weight-decay 1000 --on-nan skip --save-every 1 --keep 0 --out "$dir/wild-$n" > "$dir/wild.out" 2>&1
-    at=$(sed -n 's/.*step \([0-9]*\): .*not applied.*/\1/p' "$dir/wild.out" | head -n 1)
-    expect "a non-finite step" test "$at" -gt 1
-    same_files "$dir/wild-$n/$(printf 'step-%08d' $((at - 1)))" "$dir/wild-$n/$(printf 'step-%08d' "$at")" \
-        model.safetensors optimizer.safetensors
+    for kind in wild spike; do
+        options=$([ $kind = wild ] && echo "$wild" || echo "$spike --batch $((2 / n))")
+        "$gpt" $model --optimizer muon --gpus $n --steps 60 $options --save-every 1 --keep 0 --out "$dir/$kind-$n" \
+            > "$dir/skips.out" 2>&1
+        at=$(sed -n 's/.*step \([0-9]*\): .*not applied.*/\1/p' "$dir/skips.out" | head -n 1)
+        expect "a skipped step" test "$at" -gt 1
+        same_files "$dir/$kind-$n/$(printf 'step-%08d' $((at - 1)))" "$dir/$kind-$n/$(printf 'step-%08d' "$at")" \
+            model.safetensors optimizer.safetensors
+    done
 done
-close_test "muon: a non-finite step leaves weights and momentum"
+expect "a line says so" grep -q '^step [0-9]*: loss [0-9.]* (limit .*: not applied' "$dir/skips.out"
+close_test "muon: a non-finite step and a spike leave weights and momentum"
 
 # ---- Damage
-copy_run "$dir/one" 00000012 "$dir/damaged"
-rm "$dir/damaged/step-00000012/checksums.xxh64"
-sed -i 's/momentum_buffer.transformer.h.0.attn.c_proj/momentum_buffer.transformer.h.0.attn.c_proh/' \
-    "$dir/damaged/step-00000012/optimizer.safetensors"
-refuses "the tensor momentum_buffer.transformer.h.0.attn.c_proj.weight is missing" \
-    "$gpt" --resume "$dir/damaged"
-close_test "a missing momentum is refused"
+damaged() {       # damaged FILE CHANGE PART: a resume is refused after this change of sed's
+    rm -rf "$dir/damaged"
+    copy_run "$dir/one" 00000012 "$dir/damaged"
+    rm "$dir/damaged/step-00000012/checksums.xxh64"
+    sed -i "$2" "$dir/damaged/step-00000012/$1"
+    refuses "$3" "$gpt" --resume "$dir/damaged" --optimizer adamw
+}
+name=momentum_buffer.transformer.h
+damaged optimizer.safetensors "s/$name.0.attn.c_proj/$name.0.attn.c_proh/" "$name.0.attn.c_proj.weight is missing"
+damaged optimizer.safetensors "s/$name.0.attn.c_proj/$name.1.attn.c_proj/" "$name.1.attn.c_proj.weight occurs twice"
+damaged state.json 's/"optimizer": "muon"/"optimizer": "lion"/' '"settings.optimizer" is "lion", want adamw|muon'
+close_test "a missing or doubled momentum and an unknown optimizer are refused"
 
 close_tests
