@@ -171,7 +171,7 @@ static void validate(Run *run) {
     saver_validated(&run->saver, state);
 }
 
-/* Fails when the val loss is below the floor, once the save under way is complete. */
+/* Fails when the val loss is below the floor, once the running save is complete. */
 static void require_no_leak(Run *run) {
     if (!(val_loss_of(&run->state) < run->corpus.val_floor)) return;
     ranks_leave_to_first();
@@ -265,7 +265,7 @@ static const char *train(Run *run) {
         require_no_leak(run);
         if (validates || saves || samples) began = seconds_now();
 
-        /* for the next step, the save under way and one more; several ranks agree on a stop a step later */
+        /* for the next step, the running save and one more; several ranks agree on a stop a step later */
         step_s = fmax(1e-3 * ms, 0.9 * step_s);
         stop_reserve((comm_size > 1 ? 2.5 : 1.5) * step_s + 2 * run->saver.seconds);
         stop = ranks_stop(validation_due(run) ? 1 : update.stats.stop);     /* due still: a stop has cut it short */

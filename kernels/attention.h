@@ -14,7 +14,7 @@
 #include "dropout.h"
 #include "tensor.h"
 
-enum { HS_MAX = 128 };      /* of every implementation */
+enum { HS_MAX = 128 };      /* maximum head size of every implementation */
 
 typedef struct {
     int   B, Tq, Tk, NH, HS;

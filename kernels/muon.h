@@ -11,7 +11,7 @@
 #define MUON_C 2.0315f
 enum { MUON_ITERATIONS = 5 };       /* odd */
 
-extern const DType muon_dtype;      /* of updates and of the orthogonalisation: BF16 on a GPU, F32 on the CPU */
+extern const DType muon_dtype;      /* type of updates and of x below: BF16 on a GPU, F32 on the CPU */
 
 /* FLOP of muon_orthogonalize for a matrix. */
 static inline double muon_flop(double rows, double columns) {

@@ -26,7 +26,7 @@ typedef struct {
     int64_t first, count;               /* elements */
     int64_t v_shift;                    /* element i has its second moment at v[i - v_shift] */
     int32_t decay;                      /* whether weight decay applies */
-    float   scale;                      /* of Muon's update (muon.h); 0: AdamW's */
+    float   scale;                      /* factor of Muon's update (muon.h); 0: AdamW updates the row */
 } UpdateRow;
 
 /* stats->loss += scale * sum(losses) */

@@ -125,7 +125,7 @@ static cublasStatus_t run(const Plan *plan, const Work *w, const Candidate *cand
 
 /* ---- Measuring */
 
-/* Of one of `times` runs; infinite if the algorithm does not run. */
+/* Milliseconds per run, of `times` runs; infinite if the algorithm does not run. */
 static float run_ms(const Plan *plan, const Work *w, const Candidate *candidate, int times) {
     static DeviceMark begin, end;
     device_mark(&begin);

@@ -6,7 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-static int columns_in_place;        /* of a line on the terminal that the next one overwrites */
+static int columns_in_place;        /* width of the line that the next one overwrites; 0 = none */
 
 void end_line_in_place(void) {
     if (columns_in_place) putchar('\n');

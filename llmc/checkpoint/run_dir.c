@@ -203,7 +203,7 @@ static void remove_step(const RunDir *dir, int64_t best, int64_t step) {
 
 static void remove_checkpoint(void *path) { checkpoint_remove(path); }
 
-/* Those of this process, and those of processes of this host that have ended. */
+/* Removes step-N.partial of this process, and of processes of this host that have ended. */
 static void remove_partials(const RunDir *dir) {
     char why[FAIL_LENGTH] = "";
     DIR *directory = opendir(dir->path);

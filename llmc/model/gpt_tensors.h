@@ -35,7 +35,7 @@ typedef struct {
     float dropout;      /* in training steps, rate (kernels/dropout.h): of the embedding, the attention's P, and what
                            attention and MLP add to the residual stream; 0 = none */
     uint64_t dropout_seed;
-    size_t host_bytes;  /* of host memory for the copy from which checkpoints are written; 0: none are */
+    size_t host_bytes;  /* host memory of the copy from which checkpoints are written; 0 = no checkpoints */
 } GPTConfig;
 
 /* matrices: how many lie one below the other, each a matrix to Muon; 0: not for Muon. */
@@ -185,12 +185,12 @@ size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* parameters 
 /* Memory of Muon beside the moments: the updates of this rank's slices of the blocks; whole blocks, where ranks share
    the work; scratch for `batch` blocks at a time. */
 typedef struct {
-    int    blocks;              /* of a rank, but for the last ones: rank 0 has the first blocks */
+    int    blocks;              /* per rank, rank 0 has the first ones; the last ranks have fewer or none */
     int    batch;
     size_t update_bytes, block_bytes, scratch_bytes;
 } MuonPlan;
 MuonPlan gpt_muon_plan(const GPTConfig *config);
-/* Of the tensors that AdamW updates; with Muon every rank has room for all of them in a block. */
+/* Second moments, of AdamW's tensors only; with Muon every rank has room for all of those in a block. */
 size_t  gpt_second_moment_bytes(const GPTConfig *config);
 size_t  gpt_optimizer_bytes(const GPTConfig *config);     /* moments of this rank, and Muon's memory */
 size_t  gpt_scratch_bytes(const GPTConfig *config);       /* to reduce-scatter the gradients of any group */

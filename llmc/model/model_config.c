@@ -79,7 +79,7 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
             "out of memory: --batch %d of %d tokens each needs more than any device has: "
             "want a smaller one, a shorter --context or a smaller model", B, T);
     MemoryPlan plan = { .parameters = gpt_param_bytes(config, config->dtype) };
-    /* of the moments, and of the f32 parameters of BF16 */
+    /* the moments and the f32 parameters of BF16 are sharded */
     const size_t shards = purpose == TRAIN ? (size_t)comm_size : 1;
     if (config->dtype != F32) plan.parameters += gpt_param_bytes(config, F32) / shards;
     size_t acts = gpt_act_bytes(config, attention, B, T, purpose, &plan.workspace, &plan.attention);

@@ -18,7 +18,7 @@ typedef struct {
     GPT      *model;
     Tokenizer tokenizer;
     const Sample *how;
-    int64_t   step, index;      /* of training; of the next token */
+    int64_t   step, index;      /* training step; number of the next token */
     FILE     *file;
     int       is_raw;           /* file gets the bytes of tokens as they are: no terminal, not the log of a run */
     int       samples;
