@@ -133,7 +133,7 @@ static cublasLtMatrixLayout_t layout_of(const Batch &x, int count) {
 
 static const Product *product_of(const Batch &a, bool transpose_a, const Batch &b, bool transpose_b, const Batch &c,
                                  const Batch &d, int count) {
-    enum { PRODUCTS = 64 };         /* three of a shape, which one model has three of */
+    enum { PRODUCTS = 64 };         /* a model has 13 for each of at most 2 batch sizes */
     static Product products[PRODUCTS];
     static int made;
     const int64_t key[] = { a.rows, a.columns, a.stride, b.rows, b.columns, b.stride, c.stride, d.stride, count,
