@@ -12,7 +12,7 @@ static char scratch[256];
 /* STRING("step-%d", 3), IN_SCRATCH("step-%d", 3): live as long as the program, kept in a list, which is no leak. */
 #define STRING(...)     scratch_keep(format_string(__VA_ARGS__))
 #define IN_SCRATCH(...) STRING("%s/%s", scratch, STRING(__VA_ARGS__))
-static char *scratch_kept[8192];
+static char *scratch_kept[1 << 17];
 static int   scratch_count;
 
 static inline char *scratch_keep(char *text) {

@@ -7,8 +7,6 @@
 #include "../scratch.h"
 #include <ctype.h>
 #include <ftw.h>
-#include <signal.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -23,53 +21,41 @@ static int      stride = 1, phase, cases, cases_run, shown;        /* case n run
 static int draw(int64_t below) { return (int)random_below(seed, RANDOM_TEST, 0, drawn++, (uint64_t)below); }
 #define ANY(array) ((array)[draw(COUNT(array))])
 
-/* A text that lives until 128 more are made. */
-#define format(...) keep_for_a_case(format_string(__VA_ARGS__))
-static char *keep_for_a_case(char *text) {
-    static char *texts[128];
-    static int next;
-    free(texts[next %= COUNT(texts)]);
-    return texts[next++] = text;
-}
-
 /* ---- A run of the program */
 
 /* The options of the smallest run; those behind it replace any. */
 #define BASE "--data text.txt --layers 1 --heads 2 --channels 16 --context 8 --batch 2 --steps 4 --save-every 2 " \
              "--warmup 1 --threads 1"
 static char  *words[80];        /* word 0 is the program */
-static int    word_count, status, capture[3];       /* files in memory for stdout and stderr */
-static char   out[65536], error[16384];
+static int    status;
+static char   error[16384];
 
 /* Of the command, % stands for the value, whatever characters that has. */
 static void set_command(const char *command, const char *value) {
-    while (word_count) free(words[--word_count]);
-    words[word_count++] = strdup(program);
+    int count = 0;
+    words[count++] = program;
     for (command += strspn(command, " "); *command; command += strspn(command, " ")) {
         int length = (int)strcspn(command, " "), before = (int)strcspn(command, "% ");
-        REQUIRE(word_count < COUNT(words) - 1, "too many words: %s", command);
-        words[word_count++] = before == length ? format_string("%.*s", length, command)
-            : format_string("%.*s%s%.*s", before, command, value, length - before - 1, command + before + 1);
+        REQUIRE(count < COUNT(words) - 1, "too many words: %s", command);
+        words[count++] = before == length ? STRING("%.*s", length, command)
+            : STRING("%.*s%s%.*s", before, command, value, length - before - 1, command + before + 1);
         command += length;
     }
-    words[word_count] = NULL;
+    words[count] = NULL;
 }
 
 /* alarm() outlives the exec: a child that hangs ends by its signal. */
+static void execute(void *keeps_stdout) {
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    dup2(null, 0);
+    dup2(keeps_stdout ? 2 : null, 1);
+    alarm(LIMIT_S);
+    execv(program, words);
+    _exit(127);
+}
+
 static void run_program(void) {
-    for (int i = 1; i <= 2; i++)
-        if (ftruncate(capture[i], 0) || lseek(capture[i], 0, SEEK_SET)) fail("cannot empty the capture of a child");
-    pid_t child = vfork();
-    if (child == 0) {
-        for (int i = 0; i < 3; i++) dup2(capture[i], i);
-        alarm(LIMIT_S);
-        execv(program, words);
-        _exit(127);
-    }
-    if (child < 0 || waitpid(child, &status, 0) != child) fail("cannot start %s", program);
-    ssize_t out_bytes = pread(capture[1], out, sizeof out - 1, 0);
-    ssize_t error_bytes = pread(capture[2], error, sizeof error - 1, 0);
-    out[out_bytes > 0 ? out_bytes : 0] = error[error_bytes > 0 ? error_bytes : 0] = 0;
+    test_in_child(execute, NULL, error, sizeof error, &status);
     while (!strncmp(error, "train_gpt: warning: ", 20) || !strncmp(error, "checkpoint ", 11) ||
            !strncmp(error, "seed ", 5)) {       /* no errors */
         char *next = error + strcspn(error, "\n") + 1;
@@ -86,21 +72,21 @@ static int draws_controls(const char *text) {       /* ASCII's, and U+0080 to U+
 static const char *complaint(const char *want) {
     size_t length = strlen(error);
     if (strstr(error, "Sanitizer") || strstr(error, "runtime error:")) return "a sanitizer's report";
-    if (WIFSIGNALED(status)) return format("ended by signal %d", WTERMSIG(status));
-    if (WEXITSTATUS(status) != 1) return format("exit code %d, want 1", WEXITSTATUS(status));
+    if (WIFSIGNALED(status)) return STRING("ended by signal %d", WTERMSIG(status));
+    if (WEXITSTATUS(status) != 1) return STRING("exit code %d, want 1", WEXITSTATUS(status));
     if (!length || strchr(error, '\n') != error + length - 1) return "not one line on stderr";
-    if (length > LONGEST_LINE) return format("a line of %zu bytes, want at most %d", length, LONGEST_LINE);
+    if (length > LONGEST_LINE) return STRING("a line of %zu bytes, want at most %d", length, LONGEST_LINE);
     if (strncmp(error, "train_gpt: ", 11)) return "the line does not begin with \"train_gpt: \"";
     if (length < 11 + 12) return "the line says nothing";
     if (draws_controls(error)) return "control characters in the line";
-    return strstr(error, want) ? NULL : format("the line does not say \"%s\"", want);
+    return strstr(error, want) ? NULL : STRING("the line does not say \"%s\"", want);
 }
 
 static void show_case(const char *what, const char *why) {
     test_errors++;
     if (++shown > SHOWN) return;
     printf("  case %d, %s: %s\n   ", cases, what, why);
-    for (int i = 0; i < word_count; i++) {
+    for (int i = 0; words[i]; i++) {
         printf(" '");
         for (const char *c = words[i]; *c && c < words[i] + 120; c++)
             printf(isprint((unsigned char)*c) ? "%c" : "\\x%02x", (unsigned char)*c);
@@ -179,8 +165,13 @@ static void save(const char *path, const Blob *from) {
     put(path, from->bytes, from->size);
 }
 
-static void word32(size_t at, uint32_t value) {
-    for (int i = 0; i < 4; i++) blob.bytes[at + (size_t)i] = (unsigned char)(value >> (8 * i));
+/* The blob = the sound file with `length` bytes in the place of `gone` at a byte. */
+static void replace(const Blob *sound, size_t at, size_t gone, const void *bytes, size_t length) {
+    REQUIRE(at + gone <= sound->size && sound->size + length - gone < sizeof blob.bytes, "byte %zu of a file", at);
+    memcpy(blob.bytes, sound->bytes, at);
+    memcpy(blob.bytes + at, bytes, length);
+    memcpy(blob.bytes + at + length, sound->bytes + at + gone, sound->size - at - gone);
+    blob.size = sound->size + length - gone;
 }
 
 /* Other programs' files, by their first 13 bytes; test_files has every kind. */
@@ -188,25 +179,22 @@ static Text foreign[] = { "\x80\x04\x95\x1b\0\0\0\0\0\0\0}\x94", "PK\3\4\0\0\x08
                           "\x10\0\0\0\0\0\0\0{\"a\":", "GGUF\3\0\0\0\x22\0\0\0" };
 enum { CUT_OFF, BEHIND, CUT_OUT, CONTROL, OTHER_FORMAT, DAMAGES };
 
-/* Damages the blob at a byte. CONTROL is for the text of JSON, in which no byte below 9 and no 0xff may stand. */
-static const char *damage(int kind, int at) {
-    const int count = 1 + draw(40), size = (int)blob.size;
-    unsigned char *place = blob.bytes + at, byte = ANY(((const unsigned char[]){ 0, 1, 7, 8, 255 }));
+/* The blob = the sound file, damaged at a byte. CONTROL is for the text of JSON, in which no byte below 9 and no 0xff
+   may stand. */
+static const char *damage(const Blob *sound, int kind, size_t at) {
+    const unsigned char control = ANY(((const unsigned char[]){ 0, 1, 7, 8, 255 }));
+    unsigned char noise[104];
+    const size_t count = 65 + (size_t)draw(40), number = at % COUNT(foreign);
+    for (size_t i = 0; i < count; i++) noise[i] = (unsigned char)(i * 37 | 128);
     switch (kind) {
-    case CUT_OFF: blob.size = (size_t)at; return format("ends after %d bytes", at);
-    case CUT_OUT:
-        memmove(place, place + 4, (size_t)(size - at - 4)), blob.size -= 4;
-        return format("4 bytes are missing at %d", at);
-    case CONTROL: *place = byte; return format("byte %d is %d", at, byte);
-    case BEHIND: case OTHER_FORMAT:
-        place = blob.bytes + (kind == BEHIND ? size : 0);
-        for (int i = 0; i < 64 + count; i++) place[i] = (unsigned char)(i * 37 | 128);
-        blob.size = (size_t)(place + 64 + count - blob.bytes);
-        if (kind == BEHIND) return format("%d bytes behind its end", 64 + count);
-        memcpy(blob.bytes, foreign[at % COUNT(foreign)], 13);
-        return format("of another program, number %d", at % COUNT(foreign));
+    case CUT_OFF: replace(sound, at, sound->size - at, "", 0); return STRING("ends after %zu bytes", at);
+    case CUT_OUT: replace(sound, at, 4, "", 0); return STRING("4 bytes are missing at %zu", at);
+    case CONTROL: replace(sound, at, 1, &control, 1); return STRING("byte %zu is %d", at, control);
+    case BEHIND:  replace(sound, sound->size, 0, noise, count); return STRING("%zu bytes behind its end", count);
     }
-    return NULL;
+    memcpy(noise, foreign[number], 13);
+    replace(sound, 0, sound->size, noise, count);
+    return STRING("of another program, number %zu", number);
 }
 
 static Text no_file_kinds[] = { "missing", "empty", "a directory", "a link to nowhere", "a link to itself", "a pipe",
@@ -223,7 +211,31 @@ static const char *no_file(const char *path, int kind) {
     if (kind == 5) bad = mkfifo(path, 0600);
     if (kind == 6) bad = symlink("/dev/null", path);
     if (bad) fail("%s: cannot prepare a test", path);
-    return format("%s is %s", path, no_file_kinds[kind]);
+    return STRING("%s is %s", path, no_file_kinds[kind]);
+}
+
+/* The file at path is each of these, for each reader. */
+static void refuse_no_file(const char *path, const char *want, Text *readers, int count) {
+    for (int i = 0; i < count * COUNT(no_file_kinds); i++)
+        refused(want, no_file(path, i / count), readers[i % count], "");
+    remove_tree(path);
+}
+
+/* The generator of every format: each of the first bits is turned, then the blob is cut and overwritten from its
+   beginning to its end and around byte `data`, where its header ends. text: where JSON begins, which ends there; -1:
+   there is none. In JSON alone what is cut out may be white space, or a member that is not read. */
+static void damage_everywhere(const Blob *sound, void (*refuse)(const char *), int bits, int text, int data) {
+    const int size = (int)sound->size - 4, is_json = data > size;
+    for (int bit = 0; bit < bits; bit++) {
+        replace(sound, (size_t)bit / 8, 1, &(char){ (char)(sound->bytes[bit / 8] ^ 1 << bit % 8) }, 1);
+        refuse(STRING("bit %d of the header is turned", bit));
+    }
+    for (int i = 0; i < 75; i++) {
+        const int kind = i % DAMAGES, in_text = kind == CONTROL || (text >= 0 && i % 2);
+        if ((is_json && kind == CUT_OUT) || (text < 0 && kind == CONTROL)) continue;
+        const int at = in_text ? text + draw(data - text - 4) : i % 3 || is_json ? size * i / 75 : data - 2 + i / 3 % 7;
+        refuse(damage(sound, kind, (size_t)at));
+    }
 }
 
 /* ---- Options: each of --help; test_options has more values, and names that there are not */
@@ -237,14 +249,14 @@ static void damaged_option(const char *line) {
     char name[64] = "", argument[32] = "";
     sscanf(line, "%63[a-z0-9-] %31[A-Z|a-z0-9]", name, argument);
     const int is_flag = !strncmp(line + strlen(name), "  ", 2);
-    refused("", "an option that there is not", BASE " --%=1", format("%s_", name));
+    refused("", "an option that there is not", BASE " --%=1", STRING("%s_", name));
     refused(is_flag ? name : "want a value", is_flag ? "a flag with a value" : "no value at the end", BASE " --%",
-            is_flag ? format("%s=maybe", name) : name);
+            is_flag ? STRING("%s=maybe", name) : name);
     if (is_flag || (strcmp(argument, "N") && !strchr(argument, '|'))) return;
     for (int i = 0; i < COUNT(no_values_of_it); i++)
-        refused(name, "no number, or no choice", format(i % 2 ? BASE " --%s=%%" : BASE " --%s %%", name),
+        refused(name, "no number, or no choice", STRING(i % 2 ? BASE " --%s=%%" : BASE " --%s %%", name),
                 no_values_of_it[i]);
-    refused(name, "100,000 characters", format(BASE " --%s %%", name), lengthy);
+    refused(name, "100,000 characters", STRING(BASE " --%s %%", name), lengthy);
 }
 
 /* Commands with the line that they must end with; % is each of the values in turn. */
@@ -255,7 +267,7 @@ static void refuse_all(const Refusal *r, int count) {
     for (; count--; r++)
         for (int n = 0; n < r->commands * r->values; n++) {
             const char *command = r->command[n % r->commands], *value = r->value[n / r->commands];
-            if (!strchr(command, '%')) command = format("%s %s", command, value);      /* values are commands, too */
+            if (!strchr(command, '%')) command = STRING("%s %s", command, value);      /* values are commands, too */
             refused(r->want, r->what, command, value);
         }
 }
@@ -268,22 +280,12 @@ static const Refusal refusals[] = {
         LIST(BASE " --data %", BASE " --val-data %", BASE " --init %", BASE " --eval %", BASE " --sample %"), LIST(
         "\x1b[31mred", "a\nb", "a\rb", "\x7f", "\302\2332J", "\xff\xfe", "%s%n%d", "[", "no*", "??", "/", ".", "..",
         "dir/", "text.txt/x", "nowhere/x", "~") },
-    { "want a divisor of --channels", "heads", LIST(BASE " --heads % --channels 50"), LIST("3", "4", "7", "40", "49") },
-    { "heads", "more heads than channels", LIST(BASE " --channels 16 --heads %"), LIST("17", "32", "1000") },
-    { "want a multiple", "a total batch in pieces", LIST(BASE " --total-batch %"), LIST("1", "15", "17", "1000") },
-    { "256", "a vocabulary that bytes do not fit", LIST(BASE " --vocab %"), LIST("1", "2", "99", "128", "255") },
     { "", "options that do not go together, or nothing to work on", LIST("--threads 1"), LIST(
         "--eval run --sample run --data text.txt", "--eval run --data text.txt --resume", "--sample run --init run",
         "--resume", "--resume --data nowhere", "--eval run", "--eval run --sample-tokens 3", "--dry-run", "--layers 1",
         "--eval run --data nowhere", "--eval run --val-data nowhere --data text.txt", "--out run --data text.txt") },
     { "", "nothing of the kind", LIST("--resume --out % --threads 1", "--eval % --data text.txt", "--sample %",
         "--data text.txt --init %"), LIST("nowhere", "dir", "text.txt", "run/log.csv", "good16.bin", "/dev/null") },
-    { "--batch", "a model that no memory holds", LIST("--data text.txt --threads 1 --context 16777216"), LIST(
-        "--model d48", "--batch 1048576", "--layers 1000 --heads 512 --channels 65536", "--model d24 --dry-run",
-        "--model d2 --attention naive") },
-    { "prompt", "no list of ids below 100", LIST("--sample ids --sample-tokens 1 --threads 1 --prompt %"), LIST(
-        "word", "1 2 x", "100", "99 100", "-1", "1,2", "+1", "\x1b[31m", "1\x07", "\xc2\x9b",
-        "99999999999999999999999") },
     { "", "files of two kinds, or none", LIST(BASE), LIST(
         "--data text.txt --val-data good16.bin", "--data good16.bin --val-data text.txt", "--data good*.bin",
         "--data good32.bin --val-data text.txt", "--data good16.bin --vocab 99", "--data good32.bin --vocab 2",
@@ -295,24 +297,25 @@ static void malformed_options(void) {
     int listed = 0;
     lengthy = memset(calloc(1, 100001), 'A', 100000);
     set_command("--help", "");
-    run_program();
-    char *help = strdup(out);
+    test_in_child(execute, program, error, sizeof error, &status);
+    char *help = strdup(error);
     for (const char *line = help; (line = strstr(line, "\n  --")); listed++) damaged_option(line += strlen("\n  --"));
     EXPECT(listed > 35, "%d options in --help, want all of them", listed);
     free(help);
     refuse_all(refusals, COUNT(refusals));
     refuse_all(&(Refusal){ "A: ", "a path of 100,000 bytes", LIST(BASE " --data %", BASE " --val-data %",
                BASE " --init %", BASE " --eval %", BASE " --out %"), LIST(lengthy) }, 1);
-    refused("", "a name of 303 bytes", BASE " --out %", format("new%0300d", 0));
+    refused("", "a name of 303 bytes", BASE " --out %", STRING("new%0300d", 0));
     free(lengthy);
 }
 
 /* ---- Token shards */
 
-/* A sound one: ids below VOCAB in 2 or 4 bytes. */
+/* The blob = a sound one: ids below VOCAB in 2 or 4 bytes. */
 static void blob_shard(int width, int count) {
+    const uint32_t head[3] = { width == 2 ? 20240520 : 20240801, 1, (uint32_t)count };
     memset(blob.bytes, 0, sizeof blob.bytes);
-    word32(0, width == 2 ? 20240520 : 20240801), word32(4, 1), word32(8, (uint32_t)count);
+    memcpy(blob.bytes, head, sizeof head);
     for (int i = 0; i < count; i++) blob.bytes[1024 + width * i] = (unsigned char)(i * 37 % VOCAB);
     blob.size = 1024 + (size_t)(width * count);
 }
@@ -329,32 +332,24 @@ static void refuse_shard(const char *what) {
     const char *reader = shard_readers[cases % COUNT(shard_readers)];
     const char *path = strstr(reader, "set/") ? "set/1.bin" : "broken.bin";
     save(path, &blob);
-    refused("", format("%s: %s", path, what), reader, "");
+    refused("", STRING("%s: %s", path, what), reader, "");
 }
 
-/* Of each of the three words of the header every bit is turned. */
 static void malformed_shards(void) {
-    static const int bounds[] = { 0, 1, 4, 7, 12, 256, 1023, 1024, 1025, 1028, 1089 };
     make_dir("set");
     for (int width = 2; width <= 4; width += 2) {
         blob_shard(width, SHARD_TOKENS);
-        const Blob sound = blob;
-        const int last = (int)sound.size;
-        for (int i = 0; i < 3; i++) save(format("set/%d.bin", i), &sound);
-        for (int bit = 0; bit < 96; bit++, blob = sound) {
-            blob.bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
-            refuse_shard(format("bit %d of the header is turned", bit));
-        }
-        for (int i = 0; i < DAMAGES * COUNT(bounds); i++, blob = sound) {
-            const int at = bounds[i % COUNT(bounds)];
-            if (i / COUNT(bounds) != CONTROL) refuse_shard(damage(i / COUNT(bounds), at < last ? at : last - 5));
-        }
-        for (int i = 0; i < SHARD_TOKENS; i += 3, blob = sound) {
+        static Blob sound;
+        sound = blob;
+        for (int i = 0; i < 3; i++) save(STRING("set/%d.bin", i), &sound);
+        damage_everywhere(&sound, refuse_shard, 96, -1, 1024);
+        for (int i = 0; i < SHARD_TOKENS; i += 3) {
             const uint32_t id = VOCAB + (uint32_t)draw(width == 2 ? 65536 - VOCAB : INT32_MAX);
-            for (int b = 0; b < width; b++) blob.bytes[1024 + width * i + b] = (unsigned char)(id >> 8 * b);
-            refuse_shard(format("token %d has id %u", i, id));
+            replace(&sound, (size_t)(1024 + width * i), (size_t)width, &id, (size_t)width);
+            refuse_shard(STRING("token %d has id %u", i, id));
         }
-        word32(0, width == 2 ? 20240801 : 20240520), blob.size -= (size_t)(width == 4);
+        replace(&sound, 0, 4, &(uint32_t){ width == 2 ? 20240801 : 20240520 }, 4);
+        blob.size -= (size_t)(width == 4);
         for (int i = 0; i < COUNT(shard_readers); i++) refuse_shard("magic of the other width");
         blob_shard(6 - width, SHARD_TOKENS), save("set/1.bin", &blob);
         refused("", "a shard of the other width among them", shard_readers[2], "");
@@ -362,9 +357,7 @@ static void malformed_shards(void) {
         for (int i = 0; i < COUNT(shard_readers); i++) if (i != 2) refused("", "one token", shard_readers[i], "");
     }
     remove_tree("set");
-    for (int i = 0; i < COUNT(no_file_kinds) * COUNT(shard_readers); i++)
-        refused("", no_file("broken.bin", i % COUNT(no_file_kinds)), shard_readers[i / COUNT(no_file_kinds)], "");
-    remove_tree("broken.bin");
+    refuse_no_file("broken.bin", "", shard_readers, COUNT(shard_readers));
 }
 
 /* ---- Checkpoints: a run like the sound one, of which one file is damaged */
@@ -387,38 +380,36 @@ static void restore_parts(void) {
     for (int i = 0; i < COUNT(parts); i++) save(parts[i].name, parts[i].sound);
 }
 
-static void refuse_checkpoint(int part, const char *want, const char *what) {
+static int part;                /* the one that is damaged */
+
+static void refuse_checkpoint(const char *want, const char *what) {
     static Text names[] = { "broken", "broken/", "broken/" STEP, "broken/" STEP "/model.safetensors" };
     const char *reader = checkpoint_readers[part <= MODEL ? cases % COUNT(checkpoint_readers) : 3];
-    refused(want, format("%s: %s", parts[part].name, what), reader, ANY(names));
+    refused(want, STRING("%s: %s", parts[part].name, what), reader, ANY(names));
 }
 
-/* The blob in the place of a part; the line must name the file. */
-static void refuse_part(int part, const char *what) {
+/* The blob in the place of the part; the line must name the file. */
+static void refuse_part(const char *what) {
     save(parts[part].name, &blob);
-    refuse_checkpoint(part, strrchr(parts[part].name, '/') + 1, what);
+    refuse_checkpoint(strrchr(parts[part].name, '/') + 1, what);
 }
 
-/* The first `old` of a part becomes `new`, of as many bytes in a safetensors file. test_checkpoint has more fields. */
+/* Members of JSON, each by another name and with values of another type, too small and too large. */
+static const struct { int part; const char *key; } members[] = {
+    { CONFIG, "n_layer" }, { CONFIG, "n_head" }, { CONFIG, "n_embd" }, { CONFIG, "n_positions" },
+    { CONFIG, "vocab_size" }, { STATE, "step" }, { STATE, "sequences_seen" }, { STATE, "tokens" },
+    { STATE, "val_step" }, { STATE, "optimizer_step" }, { STATE, "nonfinite" }, { STATE, "spikes" },
+};
+static Text wrong_values[] = { "null", "`\\u009b2J`", "-5", "1.5", "1e99", "[]", "0x10" };
+
+/* The first `old` of a part becomes `new`, of as many bytes in a safetensors file. */
 static const struct { int part; const char *old, *new; } flaws[] = {
-    { CONFIG, "`n_layer`: 1", "`n_layer`: 0" }, { CONFIG, "`n_head`: 2", "`n_head`: 3" },
-    { CONFIG, "`n_embd`: 16", "`n_embd`: 24" }, { CONFIG, "`n_embd`: 16", "`n_embd`: 1e99" },
-    { CONFIG, "`n_positions`: 8", "`n_positions`: 4611686018427387904" },
-    { CONFIG, "`n_positions`: 8", "`n_positions`: `8`" }, { CONFIG, "`vocab_size`: 256", "`vocab_size`: null" },
-    { CONFIG, "`vocab_size`: 256", "`vocab_size`: 0x10" }, { CONFIG, "`vocab_size`", "`\\u009b2J`" },
-    { CONFIG, "`gpt2`", "`\\u001b[31m`" }, { CONFIG, "}", "}}" },
-    { MODEL, "`dtype`", "`dtyqe`" }, { MODEL, "`F32`", "`F64`" }, { MODEL, "`F32`", "`I32`" },
-    { MODEL, "`shape`:[2", "`shape`:[9" }, { MODEL, "`shape`:[8,16]", "`shape`:[16,8]" },
-    { MODEL, "`shape`:[8,16]", "`shape`:[8,-6]" }, { MODEL, "`data_offsets`:[0,", "`data_offsets`:[4," },
-    { MODEL, "`data_offsets`:[16384,", "`data_offsets`:[99999," }, { MODEL, "wpe", "wte" }, { MODEL, ".h.0.", ".h.1." },
-    { MODEL, "ln_1", "ln_3" }, { MODEL, "pt`}", "pt`]" }, { MODEL, "`__metadata__`:{`", "`__metadata__`:[`" },
-    { OPTIMIZER, "exp_avg.", "exp_avh." }, { OPTIMIZER, "`F32`", "`F64`" }, { OPTIMIZER, "wpe", "wte" },
-    { OPTIMIZER, "`shape`:[8,16]", "`shape`:[16,8]" }, { OPTIMIZER, "`data_offsets`:[0,", "`data_offsets`:[4," },
-    { STATE, "`step`: 2", "`step`: 3" }, { STATE, "`step`: 2", "`step`: 1.5" },
-    { STATE, "`sequences_seen`: ", "`sequences_seen`: -" }, { STATE, "`sequences_seen`", "`sequences`" },
-    { STATE, "`tokens`: ", "`tokens`: -" }, { STATE, "`val_step`: -1", "`val_step`: 9" },
-    { STATE, "`optimizer_step`: 2", "`optimizer_step`: 3" }, { STATE, "`nonfinite`: 0", "`nonfinite`: -1" },
-    { STATE, "`spikes`: 0", "`spikes`: null" }, { STATE, "`window_loss`: [", "`window_loss`: [1, " },
+    { CONFIG, "`n_positions`: 8", "`n_positions`: 4611686018427387904" }, { CONFIG, "`n_embd`: 16", "`n_embd`: 24" },
+    { CONFIG, "}", "}}" }, { MODEL, "`dtype`", "`dtyqe`" },
+    { MODEL, "`shape`:[8,16]", "`shape`:[8,-6]" }, { MODEL, "`__metadata__`:{`", "`__metadata__`:[`" },
+    { OPTIMIZER, "exp_avg.", "exp_avh." }, { OPTIMIZER, "`data_offsets`:[0,", "`data_offsets`:[4," },
+    { STATE, "`step`: 2", "`step`: 3" }, { STATE, "`optimizer_step`: 2", "`optimizer_step`: 3" },
+    { STATE, "`window_loss`: [", "`window_loss`: [1, " },
     { STATE, "`train`: `", "`train`: `a" }, { STATE, "`settings`", "`setting`" },
     { STATE, "`settings`: ", "`settings`: 5, `x`: " }, { STATE, "`settings`: ", "`settings`: [], `x`: " },
     { STATE, "`batch`: `2`", "`batch`: 2" }, { STATE, "`batch`: `2`", "`batch`: `two`" },
@@ -429,45 +420,40 @@ static const struct { int part; const char *old, *new; } flaws[] = {
     { STATE, "`data`: `", "`data`: `nowhere/" }, { STATE, "`seed`: `", "`seed`: `-" },
 };
 
-static void flawed_part(int part, const char *old, const char *new) {
+/* The text from `old` up to one of the characters of until becomes new; NULL: old alone. */
+static void flawed_part(const char *old, const char *until, const char *new) {
     const Blob *sound = parts[part].sound;
-    const size_t length = strlen(old);
-    const unsigned char *at = memmem(sound->bytes, sound->size, old, length);
+    const unsigned char *at = memmem(sound->bytes, sound->size, old, strlen(old));
     REQUIRE(at, "%s has no %s", parts[part].name, old);
-    const size_t before = (size_t)(at - sound->bytes);
-    blob = *sound;
-    memcpy(blob.bytes + before, new, strlen(new));
-    memcpy(blob.bytes + before + strlen(new), at + length, sound->size - before - length);
-    blob.size = sound->size - length + strlen(new);
+    const size_t length = strlen(old) + (until ? strcspn((const char *)at + strlen(old), until) : 0);
+    replace(sound, (size_t)(at - sound->bytes), length, new, strlen(new));
     save(parts[part].name, &blob);
-    refuse_checkpoint(part, "", format("%s is %s", old, new));
+    refuse_checkpoint("", STRING("%s is %s", old, new));
 }
 
-/* Places from the beginning to the end; in a safetensors file half of them in the header, and no control character in
-   its data. */
-static void damaged_part(int part) {
+static void damaged_part(void) {
+    static const uint32_t nans[] = { 0x7fc00000, 0xffc00000, 0x7f800001 };
     const Blob *sound = parts[part].sound;
-    const int is_json = part == CONFIG || part == STATE, size = (int)sound->size - 4;
-    const int header = is_json ? size : 8 + (sound->bytes[0] | sound->bytes[1] << 8);
-    for (int i = 0; i < 60; i++) {
-        const int kind = i % DAMAGES, in_header = kind == CONTROL || i % 2;
-        if (is_json && kind == CUT_OUT) continue;       /* may be white space, or a member that is not read */
-        blob = *sound;
-        refuse_part(part, damage(kind, is_json || !in_header ? size * i / 60 : 8 + draw(header - 8)));
-    }
+    const int is_json = part == CONFIG || part == STATE, size = (int)sound->size;
+    damage_everywhere(sound, refuse_part, is_json ? 0 : 64, is_json ? 0 : 8,
+                      is_json ? size : 8 + (sound->bytes[0] | sound->bytes[1] << 8));
     for (int i = 0; i < 6 && is_json; i++) {
         memset(blob.bytes, "[{\"-n "[i], blob.size = (size_t)(50 + draw(100000)));
-        refuse_part(part, format("%zu times %c", blob.size, blob.bytes[0]));
+        refuse_part(STRING("%zu times %c", blob.size, blob.bytes[0]));
     }
-    for (int bit = 0; bit < 64 && !is_json; bit++) {
-        blob = *sound, blob.bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
-        refuse_part(part, format("bit %d of the header's length is turned", bit));
+    for (int i = 1; i <= 16 && !is_json; i++) {         /* the last tensor, 16 numbers */
+        replace(sound, (size_t)(size - 4 * i), 4, &nans[i % 3], 4);
+        refuse_part(STRING("number %d from the end is NaN", i));
     }
-    for (int i = 0; i < 16 && !is_json; i++) {          /* the last tensor, 16 numbers */
-        static const uint32_t nans[] = { 0x7fc00000, 0xffc00000, 0x7f800001 };
-        blob = *sound, word32((size_t)(size - 4 * i), nans[i % 3]);
-        refuse_part(part, format("number %d from the end is NaN", i));
+    for (int i = 0; i < COUNT(members) * (COUNT(wrong_values) + 1); i++) {
+        const char *key = members[i % COUNT(members)].key, *colon = STRING("\"%s\": ", key);
+        const int value = i / COUNT(members) - 1;
+        if (members[i % COUNT(members)].part != part) continue;
+        if (value < 0) flawed_part(colon, NULL, STRING("\"%s_\": ", key));
+        else           flawed_part(colon, ",\n}", STRING("%s%s", colon, quoted(wrong_values[value])));
     }
+    for (int i = 0; i < COUNT(flaws); i++)
+        if (flaws[i].part == part) flawed_part(quoted(flaws[i].old), NULL, quoted(flaws[i].new));
 }
 
 static const Refusal resumes[] = {
@@ -483,16 +469,14 @@ static void malformed_checkpoints(void) {
     for (int i = 0; i < COUNT(checkpoint_readers); i++) accepted(checkpoint_readers[i], "broken");
     restore_parts();
     refuse_all(resumes, COUNT(resumes));
-    for (int part = CONFIG; part < NO_PART; part++) {
+    for (part = CONFIG; part < NO_PART; part++) {
         restore_parts();
-        damaged_part(part);
-        for (int i = 0; i < COUNT(flaws); i++)
-            if (flaws[i].part == part) flawed_part(part, quoted(flaws[i].old), quoted(flaws[i].new));
+        damaged_part();
     }
     for (int i = 0; i < 4 * NO_PART * COUNT(no_file_kinds); i++) {
-        const int part = i / 4 % NO_PART;
+        part = i / 4 % NO_PART;
         restore_parts();
-        refuse_checkpoint(part, "broken", no_file(parts[part].name, i / 4 / NO_PART));
+        refuse_checkpoint("broken", no_file(parts[part].name, i / 4 / NO_PART));
     }
     remove_tree("broken");
 }
@@ -516,17 +500,15 @@ static void malformed_texts(void) {
     static Text floors[] = { "", "abc", "-1", "nan", "inf", "1e400", "nats 1.5", "\n\n", "\x1b[31m",
                              "{\"floor\": 1}", "\xff\xfe", "x1.5", "7.5", "\x80\x02" };
     for (int i = 0; i < 4 * COUNT(foreign); i++) {
-        const char *what = damage(OTHER_FORMAT, i / 4);
+        const char *what = damage(&(Blob){ .size = 0 }, OTHER_FORMAT, (size_t)i / 4);
         save("broken.txt", &blob);
         refused("broken.txt", what, text_readers[i % 4], "");
     }
-    for (int i = 0; i < 4 * COUNT(no_file_kinds); i++)
-        refused("broken.txt", no_file("broken.txt", i / 4), text_readers[i % 4], "");
-    remove_tree("broken.txt");
+    refuse_no_file("broken.txt", "broken.txt", text_readers, COUNT(text_readers));
     for (int count = 1; count < 20; count++) {          /* one byte; a validation part of at most one */
-        put_text("broken.txt", format("%0*d", count, 7));
-        refused(count == 1 ? "broken.txt" : "too few", format("%d bytes", count), count == 1 ? text_readers[1]
-                : format("%s --val-fraction %.6f", text_readers[0], 0.95 / count), "");
+        put_text("broken.txt", STRING("%0*d", count, 7));
+        refused(count == 1 ? "broken.txt" : "too few", STRING("%d bytes", count), count == 1 ? text_readers[1]
+                : STRING("%s --val-fraction %.6f", text_readers[0], 0.95 / count), "");
     }
     for (int i = 0; i < 12; i++) {
         load(&blob, "text.txt");
@@ -538,7 +520,7 @@ static void malformed_texts(void) {
     load(&blob, "text.txt"), save("broken.txt", &blob);
     for (int i = 0; i < COUNT(floors); i++) {
         put_text("broken.txt.floor", floors[i]);
-        refused("", format("a floor of %s", floors[i]), text_readers[1], "");
+        refused("", STRING("a floor of %s", floors[i]), text_readers[1], "");
     }
     refused("", no_file("broken.txt.floor", 2), text_readers[1], "");
     if (symlink("nowhere", "dangling") || symlink("itself", "itself") || mkfifo("pipe", 0600)) fail("no link, no pipe");
@@ -558,7 +540,7 @@ static void sound_inputs(void) {
     accepted(BASE " --out run", "");
     accepted(BASE " --data good16.bin --val-data good32.bin --vocab 100 --out ids", "");
     remove_tree("run/step-00000004");
-    for (int i = 0; i < COUNT(parts); i++) load(parts[i].sound, format("run%s", parts[i].name + strlen("broken")));
+    for (int i = 0; i < COUNT(parts); i++) load(parts[i].sound, STRING("run%s", parts[i].name + strlen("broken")));
 }
 
 static void all_cases(void) {
@@ -569,15 +551,13 @@ static void all_cases(void) {
 
 int main(void) {
     const char *other_seed = getenv("TEST_SEED"), *other_stride = getenv("MALFORMED_STRIDE");
-    char *path = built("train_gpt"), *home = getcwd(NULL, 0);
-    program = realpath(path, NULL);
+    char *home = getcwd(NULL, 0);
+    program = realpath(built("train_gpt"), NULL);
     if (!program || !home) fail("no program to test: want BUILD=FOLDER with train_gpt in it");
     if (other_seed) seed = strtoull(other_seed, NULL, 10);
     if (other_stride && atoi(other_stride) > 1) stride = atoi(other_stride);
     phase = (int)(time(NULL) % stride);
     setenv("OMP_NUM_THREADS", "1", 1);
-    capture[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    for (int i = 1; i <= 2; i++) capture[i] = memfd_create("captured", MFD_CLOEXEC);
     scratch_open();
     if (chdir(scratch)) fail("%s: cannot go there", scratch);
     RUN(sound_inputs);
@@ -589,8 +569,6 @@ int main(void) {
         RUN(all_cases);
     }
     if (chdir(home)) fail("%s: cannot go back there", home);
-    while (word_count) free(words[--word_count]);
-    for (int i = 0; i < 128; i++) format("%s", "");
     free(home);
     free(program);
     return test_close();
