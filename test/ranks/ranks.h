@@ -68,6 +68,25 @@ static inline void ranks_run(int size, void (*f)(void *), void *argument) {
     for (int r = 0; r < size; r++) waitpid(child[r], &ranks_status[r], 0);
 }
 
+/* As many ranks as tests run on, at most 4: on GPUs one each, 0 without NCCL. */
+static inline int ranks_available(void) {
+    const int count = !strcmp(backend_name, "cpu") ? 4 : comm_refuse() ? 0 : ranks_devices();
+    return count < 4 ? count : 4;
+}
+
+/* Runs f on size ranks, which must end with exit code 0. */
+static inline void ranks_expect(int size, void (*f)(void *)) {
+    ranks_run(size, f, NULL);
+    for (int r = 0; r < size; r++)
+        EXPECT(ranks_status[r] == 0, "rank %d of %d ended with status %#x", r, size, ranks_status[r]);
+}
+
+/* On 2 to max ranks; a reason to skip the test where there are fewer. */
+static inline void ranks_each(int max, void (*f)(void *)) {
+    if (max < 2) test_skip_reason = comm_refuse() ? "built without NCCL" : "fewer than two GPUs";
+    for (int size = 2; size <= max && !test_skip_reason; size++) ranks_expect(size, f);
+}
+
 /* Runs a benchmark in count processes; 0: one per GPU, on the CPU 2. Returns the exit code. Fails where they cannot
    run. */
 static inline int ranks_bench(const char *name, int64_t count, void (*f)(void *), void *argument) {

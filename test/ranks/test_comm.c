@@ -39,6 +39,11 @@ static Tensor make_in(Alloc *alloc, DType dtype, int64_t count, enum Data data) 
 
 static Tensor make(DType dtype, int64_t count, enum Data data) { return make_in(device_alloc, dtype, count, data); }
 
+/* Row i of t, of count rows. */
+static Tensor row_of(Tensor t, int64_t count, int64_t i) {
+    return tensor_row_range(tensor_of(t.data, t.dtype, 2, count, tensor_count(t) / count), i, 1);
+}
+
 static void *fetch(Tensor t) {
     void *host = malloc(tensor_bytes(t) + 8);
     device_download(host, t.data, tensor_bytes(t));
@@ -111,8 +116,7 @@ static void without_nccl_it_says_what_to_install(void) {
 static const int64_t counts[] = { 1, 2, 7, 63, 64, 65, 1000, 4099, 300007 };
 
 /* Twice, with the same bits: every slice of an all-reduce, the local slice of a reduce-scatter. */
-static void sum_all(void *unused) {
-    (void)unused;
+static void sum_all(void) {
     for (int i = 0; i < COUNT(counts); i++)
         for (int d = 0; d < 2; d++)
             for (enum Data data = WHOLE; data <= FRACTION; data++) {
@@ -142,8 +146,7 @@ static void sum_all(void *unused) {
 /* Bytes of a rank's slice and element; bytes of the other slices must be overwritten. */
 static unsigned char byte_of(int rank, size_t i) { return (unsigned char)(31 * (unsigned)rank + 7 * i + i / 251); }
 
-static void gather_all(void *unused) {
-    (void)unused;
+static void gather_all(void) {
     for (DType dtype = F32; dtype <= F64; dtype++)
         for (int i = 0; i < COUNT(counts); i++) {
             const size_t slice = (size_t)counts[i] * dtype_bytes(dtype), all = slice * (size_t)comm_size;
@@ -165,8 +168,7 @@ static void gather_all(void *unused) {
 /* Every distance of ranks; sizes differ by rank, one rank sends nothing. */
 static int64_t sent_by(int rank, int64_t count) { return rank == 1 ? 0 : count + rank; }
 
-static void exchange_all(void *unused) {
-    (void)unused;
+static void exchange_all(void) {
     for (DType dtype = F32; dtype <= F64; dtype++)
         for (int i = 0; i < COUNT(counts); i++)
             for (int distance = 1; distance < comm_size; distance++) {
@@ -200,8 +202,7 @@ static void exchange_with_itself(void *unused) {
 }
 
 /* Two transfers each, to both sides, between all-reduces; waits are late and in another order. */
-static void exchanges_in_order(void *unused) {
-    (void)unused;
+static void exchanges_in_order(void) {
     enum { N = 40, PART = 1000 };
     const int to = (comm_rank + 1) % comm_size, from = (comm_rank + comm_size - 1) % comm_size;
     char message[FAIL_LENGTH] = "";
@@ -209,12 +210,10 @@ static void exchanges_in_order(void *unused) {
     Tensor sums = make(F32, N * PART, WHOLE), sent = make(F32, N * PART, WHOLE);
     Tensor got[2] = { make(F32, N * PART, WHOLE), make(F32, N * PART, WHOLE) };
     for (int i = 0; i < N; i++) {
-        const Tensor part = tensor_row_range(tensor_of(sent.data, F32, 2, N, PART), i, 1);
-        const CommTransfer both[] = {
-            { part, to, tensor_row_range(tensor_of(got[0].data, F32, 2, N, PART), i, 1), from },
-            { part, from, tensor_row_range(tensor_of(got[1].data, F32, 2, N, PART), i, 1), to } };
-        op[i] = comm_exchange(both, 2);
-        last = comm_all_reduce(tensor_row_range(tensor_of(sums.data, F32, 2, N, PART), i, 1));
+        const Tensor part = row_of(sent, N, i);
+        op[i] = comm_exchange((CommTransfer[]){ { part, to, row_of(got[0], N, i), from },
+                                                { part, from, row_of(got[1], N, i), to } }, 2);
+        last = comm_all_reduce(row_of(sums, N, i));
     }
     comm_wait(last);
     for (int i = N - 1; i >= 0; i--) comm_wait(op[i]);
@@ -229,8 +228,7 @@ static void exchanges_in_order(void *unused) {
     EXPECT(fails(exchange_with_itself, NULL, message) && strstr(message, "with itself"), "%s", message);
 }
 
-static void no_elements(void *unused) {
-    (void)unused;
+static void no_elements(void) {
     Tensor t = make(F32, 5, WHOLE), empty = t;
     empty.dim[0] = empty.pitch = 0;
     for (int i = 0; i < 3; i++) {
@@ -248,8 +246,7 @@ static void scatter_part(void *unused) {
 }
 
 /* In one rank alone. */
-static void indivisible(void *unused) {
-    (void)unused;
+static void indivisible(void) {
     char message[FAIL_LENGTH] = "";
     EXPECT(fails(scatter_part, NULL, message) && strstr(message, "reduce-scatter: (13) is 13 elements, want a multiple "
            "of the "), "%s", message);
@@ -258,14 +255,12 @@ static void indivisible(void *unused) {
 /* ---- Order. An operation changes a range of a larger tensor, not its neighbours. */
 
 /* More operations than there are events; waits are late, the last operation first. */
-static void many_at_once(void *unused) {
-    (void)unused;
+static void many_at_once(void) {
     enum { N = 700, PART = 37 };
     CommOp op[N];
     double seconds;
     Tensor whole = make(F32, N * PART, WHOLE);
-    Tensor rows = tensor_of(whole.data, F32, 2, N, PART);
-    for (int i = 0; i < N; i++) op[i] = comm_all_reduce(tensor_row_range(rows, i, 1));
+    for (int i = 0; i < N; i++) op[i] = comm_all_reduce(row_of(whole, N, i));
     for (int i = 1; i < N; i++) EXPECT(op[i].id > op[i - 1].id, "operation %d", i);
     comm_wait(op[N - 1]);
     for (int i = 0; i < N; i++) comm_wait(op[i]);
@@ -274,7 +269,7 @@ static void many_at_once(void *unused) {
     device_free(whole.data);
 
     whole = make(F64, 300, WHOLE);
-    comm_wait(comm_all_reduce(tensor_row_range(tensor_of(whole.data, F64, 2, 3, 100), 1, 1)));
+    comm_wait(comm_all_reduce(row_of(whole, 3, 1)));
     expect_sums("all-reduce of the middle", whole, WHOLE, 100, 200);
     double *host = fetch(whole);
     for (int i = 0; i < 300; i += i == 99 ? 101 : 1)
@@ -291,10 +286,9 @@ static void *longest_wait(void *longest) {
 }
 
 /* Each rank in turn is late, before the first operation and between the second and the wait. */
-static void one_rank_late(void *unused) {
+static void one_rank_late(void) {
     static _Atomic double longest;
     pthread_t thread;
-    (void)unused;
     pthread_create(&thread, NULL, longest_wait, &longest);
     Tensor first = make_in(comm_alloc, F32, 5000 * comm_size, WHOLE);
     comm_wait(comm_reduce_scatter(first));              /* allocates, which synchronizes the ranks */
@@ -318,8 +312,7 @@ static void one_rank_late(void *unused) {
 
 /* A reduce-scatter in memory of comm_alloc allocates nothing after comm_reserve. The second tensor is larger than the
    reserve, if the backend has one. */
-static void reserved(void *unused) {
-    (void)unused;
+static void reserved(void) {
     int64_t max = 1 << 20;
     while (comm_scratch_bytes((size_t)max * 2)) max *= 2;
     const int64_t parts[] = { 8 << 20, max / (int64_t)sizeof(float) / comm_size + 4096 };
@@ -339,8 +332,7 @@ static void reserved(void *unused) {
 
 /* As the gradients of blocks: parts of one memory, of two sizes, also at odd offsets, pending at the same time,
    repeatedly, while another rank is late. */
-static void scatters_in_order(void *unused) {
-    (void)unused;
+static void scatters_in_order(void) {
     enum { N = 30, ROUNDS = 4 };
     const int64_t part = (on_cpu ? 1004 : 300004) * comm_size, small = 5 * comm_size;
     for (int round = 0; round < ROUNDS; round++) {
@@ -361,8 +353,7 @@ static void scatters_in_order(void *unused) {
 }
 
 /* On the CPU: no result before comm_wait; a write before it does not change the operation and is overwritten. */
-static void writes_before_wait(void *unused) {
-    (void)unused;
+static void writes_before_wait(void) {
     Tensor t = make(F32, 100, WHOLE);
     float *x = t.data;
     double seconds = 1;
@@ -483,7 +474,7 @@ static void operations_that_do_not_match_are_named(void) {
 }
 
 /* Run on 2, 3 and 4 ranks, if there are as many. */
-static const struct { const char *name; void (*f)(void *); } on_several[] = {
+static const struct { const char *name; void (*f)(void); } on_several[] = {
     { "all_reduce_and_reduce_scatter",     sum_all },
     { "all_gather_of_every_type",          gather_all },
     { "exchange_of_every_type",            exchange_all },
@@ -498,23 +489,18 @@ static const struct { const char *name; void (*f)(void *); } on_several[] = {
 };
 static int row;
 
+static void call_row(void *unused) { (void)unused; on_several[row].f(); }
+
 static void on_ranks(void) {
-    void (*f)(void *) = on_several[row].f;
+    void (*f)(void) = on_several[row].f;
     if (f == reserved && !comm_scratch_bytes(1)) test_skip_reason = "this backend reserves nothing";
     if (f == writes_before_wait && !on_cpu)      test_skip_reason = "undefined on a GPU";
-    if (ranks_max < 2) test_skip_reason = comm_refuse() ? "built without NCCL" : "fewer than two GPUs";
-    if (test_skip_reason) return;
-    for (int size = 2; size <= ranks_max; size++) {
-        ranks_run(size, f, NULL);
-        for (int r = 0; r < size; r++)
-            EXPECT(ranks_status[r] == 0, "rank %d of %d ended with status %#x", r, size, ranks_status[r]);
-    }
+    ranks_each(ranks_max, call_row);
 }
 
 int main(void) {
     on_cpu = !strcmp(backend_name, "cpu");
-    ranks_max = on_cpu ? 4 : comm_refuse() ? 0 : ranks_devices();
-    if (ranks_max > 4) ranks_max = 4;
+    ranks_max = ranks_available();
     for (row = 0; row < COUNT(on_several); row++) test_run(on_several[row].name, on_ranks);
     RUN(a_rank_that_dies_is_noticed);
     RUN(a_rank_that_stops_is_noticed);

@@ -249,20 +249,11 @@ static void two_groups(void *unused) {
     ring_case((Case){ 2, 2, 32, 77, 1 }, 2);
 }
 
-static void run_on(int size, void (*f)(void *)) {
-    ranks_run(size, f, NULL);
-    for (int r = 0; r < size; r++)
-        EXPECT(ranks_status[r] == 0, "rank %d of %d ended with status %#x", r, size, ranks_status[r]);
-}
-
-static void ring_is_attention(void) {
-    if (ranks_max < 2) { test_skip_reason = comm_refuse() ? "built without NCCL" : "fewer than two GPUs"; return; }
-    for (int size = 2; size <= ranks_max; size++) run_on(size, many_cases);
-}
+static void ring_is_attention(void) { ranks_each(ranks_max, many_cases); }
 
 static void groups_are_apart(void) {
-    if (ranks_max < 4) { test_skip_reason = "fewer than four ranks"; return; }
-    run_on(4, two_groups);
+    if (ranks_max < 4) test_skip_reason = "fewer than four ranks";
+    else ranks_expect(4, two_groups);
 }
 
 /* ---- Which tokens */
@@ -320,8 +311,7 @@ static void refusals(void) {
 int main(void) {
     random_open();
     on_cpu = !strcmp(backend_name, "cpu");
-    ranks_max = on_cpu ? 4 : comm_refuse() ? 0 : ranks_devices();
-    if (ranks_max > 4) ranks_max = 4;
+    ranks_max = ranks_available();
     RUN(tokens_are_split);
     RUN(ring_is_attention);
     RUN(groups_are_apart);
