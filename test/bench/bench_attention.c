@@ -43,13 +43,13 @@ static const char *ask(const char *format, ...) {
 }
 
 /* Says which they are, or why there are none. They find the inputs in the open file. */
-static void peers_start(const char *python, int file, const char *dtype, const char *method) {
+static void peers_start(const char *python, int file, const char *dtype) {
     char command[512], line[512] = "";
     int ends[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no socket: out of file descriptors?");
     fcntl(ends[1], F_SETFD, 0);                 /* inherited, as file is */
-    snprintf(command, sizeof command, "exec %s scripts/bench_attention_peers.py %d %d %s %s", python, file, ends[1],
-             dtype, method);
+    snprintf(command, sizeof command, "exec %s scripts/bench_attention_peers.py %d %d %s direct", python, file, ends[1],
+             dtype);
     fflush(NULL);
     if (!popen(command, "w") || !(peers = fdopen(ends[0], "r"))) fail("cannot start %s", python);
     close(ends[1]);
@@ -75,7 +75,6 @@ typedef struct { int B, T, NH, HS; } Shape;
 typedef struct {
     char   label[24];
     const Attention *ours;                      /* NULL: a peer */
-    float  dropout;                             /* rate; the runner without it is the one before */
     int    absent;                              /* cannot run this shape */
     void  *lse, *kept, *work;
     int    launches[PASSES];                    /* in a batch */
@@ -139,31 +138,23 @@ static Tensor part(Tensor t, Shape s, int i) {
 
 /* ---- runners */
 
-static AttentionSpec spec_of(Shape s, double dropout) {
+static AttentionSpec spec_of(Shape s) {
     return (AttentionSpec){ .B = s.B, .Tq = s.T, .Tk = s.T, .NH = s.NH, .HS = s.HS, .causal = 1,
-                            .scale = 1 / sqrtf((float)s.HS), .dtype = dtype, .out_dtype = dtype,
-                            .dropout = { .rate = (float)dropout, .seed = 1, .site = RANDOM_DROPOUT } };
+                            .scale = 1 / sqrtf((float)s.HS), .dtype = dtype, .out_dtype = dtype };
 }
 
-/* Ours that take the shape, best first ("flash", "flash 2", ...), each with dropout behind it if the rate is above 0;
-   then the peers. */
-static void runners_list(Shape s, double dropout) {
-    const AttentionSpec spec = spec_of(s, 0), with_dropout = spec_of(s, dropout);
+/* Ours that take the shape, best first ("flash", "flash 2", ...), then the peers. */
+static void runners_list(Shape s) {
+    const AttentionSpec spec = spec_of(s);
     runners = 0;
     for (int a = 0; attention_list[a]; a++) {
         if (attention_list[a]->refuse(&spec)) continue;
         int namesakes = 1;
-        for (int i = 0; i < runners; i++)
-            namesakes += runner[i].dropout == 0 && strcmp(runner[i].ours->name, attention_list[a]->name) == 0;
+        for (int i = 0; i < runners; i++) namesakes += strcmp(runner[i].ours->name, attention_list[a]->name) == 0;
         REQUIRE(runners < RUNNERS_MAX - 3, "more attentions than RUNNERS_MAX allows");
         Runner *r = &runner[runners++];
         *r = (Runner){ .ours = attention_list[a] };
         snprintf(r->label, sizeof r->label, namesakes > 1 ? "%.10s %d" : "%.10s", r->ours->name, namesakes);
-        if (dropout > 0 && !attention_list[a]->refuse(&with_dropout)) {
-            runner[runners] = *r;
-            runner[runners].dropout = (float)dropout;
-            strcat(runner[runners++].label, " dropout");
-        }
     }
     REQUIRE(runners, "no attention of this backend takes head size %d", s.HS);
     if (peers) {
@@ -174,7 +165,7 @@ static void runners_list(Shape s, double dropout) {
 }
 
 static void launch(const Runner *r, Shape s, int pass) {
-    AttentionSpec spec = spec_of(s, r->dropout);
+    AttentionSpec spec = spec_of(s);
     Tensor q = part(qkv, s, 0), k = part(qkv, s, 1), v = part(qkv, s, 2), o = part(out, s, 0);
     Tensor lse = tensor_of(r->lse, F32, 3, s.B, s.NH, s.T);
     if (pass == FORWARD) r->ours->forward(&spec, o, lse, r->kept, q, k, v, r->work);
@@ -202,7 +193,7 @@ static double time_batch(const Runner *r, Shape s, int pass) {
 
 /* Absent where it refuses, or would take more than half of the free memory. */
 static void prepare_ours(Runner *r, Shape s) {
-    AttentionSpec spec = spec_of(s, r->dropout);
+    AttentionSpec spec = spec_of(s);
     size_t kept_bytes = r->ours->kept_bytes(&spec), work_bytes = r->ours->workspace_bytes(&spec);
     const double bytes = (double)(attention_row_bytes(&spec) + kept_bytes + work_bytes);
     r->absent = r->ours->refuse(&spec) || bytes > 0.5 * (double)device_info().free_bytes;
@@ -271,20 +262,16 @@ static void release(void) {
     }
 }
 
-/* The times of r over those of base, round by round; PASSES: of both passes together. */
-static double ratio(const Runner *r, const Runner *base, int pass) {
+/* The times of r over those of the first runner, round by round. */
+static double ratio(const Runner *r, int pass) {
     double ratios[ROUNDS_MAX];
-    for (int64_t i = 0; i < rounds; i++)
-        ratios[i] = pass == PASSES ? (r->ms[FORWARD][i] + r->ms[BACKWARD][i]) /
-                                     (base->ms[FORWARD][i] + base->ms[BACKWARD][i])
-                                   : r->ms[pass][i] / base->ms[pass][i];
+    for (int64_t i = 0; i < rounds; i++) ratios[i] = r->ms[pass][i] / runner->ms[pass][i];
     return median(ratios, rounds);
 }
 
 /* ---- Tables */
 
 static FILE *csv;               /* NULL: none */
-static double dropout_rate;          /* rate; above 0: the speeds of ours with it as well */
 
 __attribute__((format(printf, 2, 3)))
 static void cell(int absent, const char *format, ...) {
@@ -316,13 +303,12 @@ static void speed_table(int HS, int T_min, int T_max) {
     const double unit = dtype == BF16 ? 1e12 : 1e9;
     Shape s = speed_shape(HS, T_min);
     inputs_open((int64_t)s.B * s.T, s.NH, HS, 1);
-    runners_list(s, dropout_rate);
+    runners_list(s);
     printf("\nHead size %d, %d heads, B*T = %d, causal, %s: %sFLOP/s forward/backward, medians of %lld rounds\n\n| T |",
            HS, s.NH, s.B * s.T, dtype_name(dtype), unit > 1e9 ? "T" : "G", (long long)rounds);
     for (int i = 0; i < runners; i++, columns++) printf(" %s |", runner[i].label);
     for (int i = 0; i < runners; i++)
         if (!runner[i].ours) { printf(" %s/%s |", runner[0].label, runner[i].label); columns++; }
-        else if (runner[i].dropout > 0) { printf(" time of %s, both passes |", runner[i].label); columns++; }
     printf(" GB |");
     printf("\n|");
     while (columns-- > 0) printf(" --- |");
@@ -338,12 +324,7 @@ static void speed_table(int HS, int T_min, int T_max) {
         for (int i = 0; i < runners; i++) write_csv_row(&runner[i], s, flop);
         for (int i = 0; i < runners; i++)
             if (!runner[i].ours)
-                cell(runner[i].absent, "%.2f/%.2f", ratio(&runner[i], runner, FORWARD),
-                     ratio(&runner[i], runner, BACKWARD));
-            else if (runner[i].dropout > 0)
-                cell(runner[i].absent || runner[i - 1].absent, "%.2f/%.2f, %.2f",
-                     ratio(&runner[i], &runner[i - 1], FORWARD), ratio(&runner[i], &runner[i - 1], BACKWARD),
-                     ratio(&runner[i], &runner[i - 1], PASSES));
+                cell(runner[i].absent, "%.2f/%.2f", ratio(&runner[i], FORWARD), ratio(&runner[i], BACKWARD));
         for (int i = 0; i < runners; i++) printf(runner[i].absent ? " -" : " %.2f", runner[i].bytes / 1e9);
         printf(" |\n");
         fflush(stdout);
@@ -355,14 +336,12 @@ static void speed_table(int HS, int T_min, int T_max) {
 int main(int argc, char **argv) {
     int64_t HS, T;
     const char *python, *csv_path;
-    int no_peers, autograd;
+    int no_peers;
     Option options[] = {
         { .name = "head-size", .type = OPTION_INTEGER, .value = &HS, .min = 1, .max = 128, .argument = "N",
           .help = "only the speeds at this one; without it 64 and 128" },
         { .name = "T", .type = OPTION_INTEGER, .value = &T, .min = 1, .max = 32768, .argument = "N",
           .help = "only the speeds at this one; without it 512 to 16384" },
-        { .name = "dropout", .type = OPTION_REAL, .value = &dropout_rate, .fallback = "0", .min = 0, .max = 0.95,
-          .argument = "P", .help = "the speeds also with dropout of this rate, and the ratio to those without" },
         { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "5", .min = 1, .max = ROUNDS_MAX,
           .argument = "N", .help = "take the median of N" },
         { .name = "csv", .type = OPTION_TEXT, .value = &csv_path, .argument = "FILE",
@@ -370,8 +349,6 @@ int main(int argc, char **argv) {
         { .name = "python", .type = OPTION_TEXT, .value = &python, .fallback = "python3", .argument = "COMMAND",
           .help = "a Python that has PyTorch, for cuDNN and FlashAttention-2, -3" },
         { .name = "no-peers", .type = OPTION_FLAG, .value = &no_peers, .help = "without these" },
-        { .name = "autograd", .type = OPTION_FLAG, .value = &autograd,
-          .help = "time them through PyTorch's autograd instead of calling both passes directly" },
         BENCH_HELP
     };
     fail_program = "bench_attention";
@@ -390,7 +367,7 @@ int main(int argc, char **argv) {
                 "backward_tflops,memory_gb\n");
     }
     printf("%s, %s\n", device_info().name, device_info().detail);
-    if (!no_peers) peers_start(python, shared_file, dtype_name(dtype), autograd ? "autograd" : "direct");
+    if (!no_peers) peers_start(python, shared_file, dtype_name(dtype));
     printf("GB: the peak of memory of each in turn, with q, k, v, out and their gradients\n");
     for (int size = 64; size <= 128; size += 64) {
         const int head_size = HS ? (int)HS : size;
