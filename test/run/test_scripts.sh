@@ -263,25 +263,8 @@ else
     skip_test "the plots are well-formed XML" "neither xmllint nor python3"
 fi
 
-# ---- download.sh, with a curl that writes "hello"
-mkdir "$dir/bin"
-printf '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf hello > "$2"\n' > "$dir/bin/curl"
-chmod +x "$dir/bin/curl"
-download() {      # download SHA-256
-    PATH="$dir/bin:$PATH" sh -c '. scripts/download.sh; get "$@"' download.sh "$dir/got/file" "$1" URL "use it"
-}
-hello=$(printf hello | sha256sum)
-refuses "download.sh: URL has another SHA-256 than 0123" download 0123
-is "what is left" "$(ls "$dir/got")" ""
-for time in first second; do
-    expect "the $time time" download "${hello%% *}"
-    is "it says" "$(cat "$dir/expect.out")" "$dir/got/file: checksum verified; next: use it"
-done
-is "the file" "$(cat "$dir/got/file")" hello
-refuses "file exists and is another file" download 0123
-close_test "a download is verified, also one that is there"
-
 # ---- awk differs: each that is here draws the same
+mkdir "$dir/bin"
 for name in mawk gawk original-awk busybox; do
     awk=$(command -v $name) || continue
     [ $name != busybox ] || awk="$awk awk"
