@@ -111,6 +111,7 @@ for spec in "$@"; do
             why=$(cat "$dir/$program.err" "$dir/$program.out" | grep -v '^$' | tail -n 1 | cut -c 1-90 | tr '|' ' ')
             case $(cat "$dir/$program.err") in *"out of memory"*) why="out of memory" ;; esac
             echo "| $title | $program | $why | | | | |" > "$dir/row"
+            [ "$why" != "out of memory" ] || echo "$card,$dtype,$model,$B,$T,$program,,,$why" >> "$dir/csv"
         fi
         cat "$dir/row" >&2
         cat "$dir/row" >&3

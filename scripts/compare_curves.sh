@@ -1,8 +1,8 @@
 #!/bin/sh
 # compare_curves.sh [--twin TWIN] RUN OTHER... - Are RUN and each OTHER the same loss curve? Each is a run's directory
-# or its log.csv, of runs of equal length on the same batches. Prints of each the mean loss of its last 20 steps, how
-# far its means over 20 steps differ from those of RUN, its speed after the first 20 steps, and the memory that
-# settings.txt beside the log gives.
+# or its log.csv, of runs of equal length on the same batches. Prints of each the loss at the end of its mean line
+# (plot_loss.sh, report.html), how far its means over 20 steps differ from those of RUN, its speed after the first 20
+# steps, and the memory that settings.txt beside the log gives.
 # Rounding alone makes curves differ, and more with every step. TWIN measures by how much: it is RUN again with initial
 # weights moved by one ulp (train_gpt --perturb). With it the verdict of each OTHER is, by its largest difference:
 #   the same curve      at most twice that of TWIN, or 1e-4 of the loss
@@ -48,6 +48,7 @@ FNR == 1 {
     sub(/ of .*/, "", memory[file])
     next
 }
+is_number(cell("step")) { loss[file, ++rows[file]] = cell("loss") }
 is_number(cell("step")) && is_number(cell("loss")) {
     block = int((cell("step") - 1) / 20)
     sum[file, block] += cell("loss")
@@ -64,8 +65,20 @@ function compare(a, b,   k, d) {
         if (d > largest) { largest = d; where = k }
     }
 }
-function row(name, loss, difference, at, verdict, speed, memory) {
-    printf "%-" widest "s  %8s  %-10s  %-15s  %-18s  %9s  %s\n", name, loss, difference, at, verdict, speed, memory
+# The end of the mean line: as in add_curves of plot_loss.sh.
+function last_mean(f,   per, points, k, i, total, count, mean, n) {
+    for (per = 1; per * 1000 < rows[f]; ) per *= 2
+    points = int((rows[f] + per - 1) / per)
+    for (k = points - int(points / 100); k <= points; k++) {
+        mean = n = 0
+        for (i = (k - 1) * per + 1; i <= k * per && i <= rows[f]; i++)
+            if (is_number(loss[f, i])) { mean += loss[f, i]; n++ }
+        if (n) { total += mean / n; count++ }
+    }
+    return total / count
+}
+function row(name, mean, difference, at, verdict, speed, memory) {
+    printf "%-" widest "s  %8s  %-10s  %-15s  %-18s  %9s  %s\n", name, mean, difference, at, verdict, speed, memory
 }
 END {
     if (failed) exit 1
@@ -80,7 +93,7 @@ END {
         if (length(name_of(path[i])) > widest) widest = length(name_of(path[i]))
     }
     if (!blocks) stop(path[1] ": " steps[1] " steps, want 20 or more")
-    print steps[1] " steps; loss: the mean of the last 20; difference: the largest of the means over 20 steps"
+    print steps[1] " steps; loss: the end of the mean line; difference: the largest of the means over 20 steps"
     print ""
     row("run", "loss", "difference", "at steps", "verdict", "tokens/s", "memory")
     for (i = 1; i <= file; i++) {
@@ -98,7 +111,7 @@ END {
             if (largest > 10 * allowed) code = 1
             else if (largest > allowed && !code) code = 2
         }
-        row(name_of(path[i]), sprintf("%.4f", sum[i, blocks - 1] / 20), i == 1 ? "-" : sprintf("%.2g", largest),
+        row(name_of(path[i]), sprintf("%.4f", last_mean(i)), i == 1 ? "-" : sprintf("%.2g", largest),
             i == 1 ? "-" : 20 * where + 1 " to " 20 * where + 20, verdict,
             ms[i] > 0 ? sprintf("%.1f k", tokens[i] / ms[i]) : "-", memory[i] == "" ? "-" : memory[i])
     }

@@ -64,6 +64,7 @@ all && !(cell("attention") in curve_of) {
 cell("attention") in curve_of {
     c = curve_of[cell("attention")]
     if (is_number(cell(of_steps ? "ms" : "forward_ms"))) points[c]++
+    else if (of_steps) { note[c] = cell("memory_gib"); next }
     ms[1] = cell("forward_ms"); ms[2] = cell("backward_ms")
     value["forward", c, T] = cell("forward_tflops")
     value["backward", c, T] = cell("backward_tflops")
@@ -72,7 +73,6 @@ cell("attention") in curve_of {
     value["both", c, T] = ms[1] + ms[2] > 0 ? \
         (cell("forward_tflops") * ms[1] + cell("backward_tflops") * ms[2]) / (ms[1] + ms[2]) : ""
 }
-
 
 function doublings(T,   n) { while ((T /= 2) >= shortest) n++; return n + 0 }
 
@@ -86,7 +86,8 @@ END {
             for (T = shortest; T <= longest_T; T *= 2)
                 if (value[panel[p], c, T] != "") add_point(doublings(T), value[panel[p], c, T] + 0)
             y = end_y[curves]
-            if (y != "") label_curve(clean_text(label[c]) " " sprintf(y < 1 ? "%.3f" : y < 10 ? "%.1f" : "%.0f", y))
+            if (y != "") label_curve(clean_text(label[c]) " " sprintf(y < 1 ? "%.3f" : y < 10 ? "%.1f" : "%.0f", y),
+                clean_text(note[c]))
         }
         if (!highest[p]) stop("panel " panel[p] ": this table has no such values")
     }

@@ -40,6 +40,7 @@ function clean_text(text,   rest) {
     return text
 }
 function write_text(x, y, class, anchor, text, fill) {
+    if (text == "") return
     gsub(/&/, "\\&amp;", text); gsub(/</, "\\&lt;", text); gsub(/>/, "\\&gt;", text)
     printf("<text x=\"%.1f\" y=\"%.1f\" class=\"%s\" text-anchor=\"%s\"%s>%s</text>\n", x, y, class, anchor,
         fill == "" ? "" : " style=\"fill: " fill "\"", text)
@@ -117,7 +118,9 @@ function add_level(p, y) {                                       # a line across
     add_point(x_from, y)
     add_point(x_to, y)
 }
-function label_curve(text) {
+# note: why it ends before the others, above its lead
+function label_curve(text, note) {
+    note_of[curves] = note
     label_of[curves] = text
     longest_label = larger(longest_label, length(text))
 }
@@ -156,6 +159,7 @@ function draw_labels(p,   c, n, i, j, order, place, room, limit, x, colour) {
         # level inside the plot: a slope there would look like data
         printf "<path class=\"lead\" stroke=\"%s\" d=\"M%.1f,%.1f H%.1f L%.1f,%.1f\"/>\n", colour, x_of(end_x[c]) + 5,
             y_of(end_y[c]), x + 6, x + 14, place[c]
+        write_text(x_of(end_x[c]) + 8, y_of(end_y[c]) - 6, "note", "start", note_of[c], colour)
         if (kind_of[c] ~ /curve/)
             printf("<path %s stroke-width=\"2\" d=\"M%.1f,%.1f h20\"/>\n", stroke_of(number_of[c]), x + 16, place[c])
         write_text(x + 42, place[c] + 4, kind_of[c] ~ /curve/ ? "bold" : "label", "start", label_of[c], colour)

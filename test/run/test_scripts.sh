@@ -78,8 +78,8 @@ close_test "curves writes one page of several runs"
 # ---- compare_curves.sh
 "$compare" "$dir/runs/a" "$dir/runs/b" > "$dir/two.out"
 is "exit code" $? 0
-expect "RUN" grep -q '^a  *2\.4831  *-  *-  *2\.0 k  *213 MiB$' "$dir/two.out"          # the mean of steps 41 to 60
-expect "the difference" grep -q '^b  *2\.4931  *0\.01  *[0-9]* to [0-9]*  *-  *-$' "$dir/two.out"
+expect "RUN" grep -q '^a  *2\.0000  *-  *-  *2\.0 k  *213 MiB$' "$dir/two.out"
+expect "the difference" grep -q '^b  *2\.0100  *0\.01  *[0-9]* to [0-9]*  *-  *-$' "$dir/two.out"
 expect "a command with the run's settings" grep -qF \
     "./train_gpt --config $dir/runs/a/settings.txt --perturb --out $dir/runs/a-twin" "$dir/two.out"
 expect "the comparison with the twin" grep -qF \
@@ -170,6 +170,12 @@ awk 'BEGIN { print "step,loss,lr"; for (i = 1; i <= 2500; i++)
     print i "," (i == 1500 ? -9.1 : i == 1200 ? "nan" : 1 + i % 2 * 2) "," 6e-8 * (1 - i / 2500) }' > "$dir/long.csv"
 "$plot" --y loss,lr "$dir/long.csv" > "$dir/long.svg"
 is "points of both panels" "$(grep 'class="curve"' "$dir/long.svg" | tr ML '\n' | grep -c ',')" 1250
+for steps in 700 2533; do
+    awk -v n=$steps 'BEGIN { print "step,loss"; for (i = 1; i <= n; i++) print i "," 99 / (99 + i) }' > "$dir/end.csv"
+    "$plot" "$dir/end.csv" > "$dir/end.svg"
+    mean=$("$compare" "$dir/end.csv" "$dir/end.csv" | awk '$1 == "end" { print $2; exit }')
+    expect "the loss that compare_curves.sh prints, $mean" grep -qF ">end $mean<" "$dir/end.svg"
+done
 is "minima and maxima" "$(grep 'class="raw"' "$dir/long.svg" | tr ML '\n' | grep -c ',')" 1250
 is "lines that are interrupted" "$(count 'd="M[^M]*M' "$dir/long.svg")" 0
 awk 'BEGIN { print "step,loss"; for (i = 1; i <= 9; i++) print i "," (i == 5 ? "1e400" : i) }' > "$dir/broken.csv"
@@ -242,10 +248,14 @@ expect "memory" grep -q '>naive 16<' "$dir/memory.svg"
         echo "Card,bf16,d12,$((16384 / T)),$T,train_gpt,25,660000,8"
         echo "Card,bf16,d12,$((16384 / T)),$T,naive,50,330000,$((T / 64))"
     done
+    echo "Card,bf16,d12,8,2048,train_gpt,25,660000,8"
+    echo "Card,bf16,d12,8,2048,naive,,,out of memory"
 } > "$dir/step.csv"
 "$attention" "$dir/step.csv" speed,memory train_gpt=flash,naive > "$dir/step.svg" || wrong "step: exit code $?"
 expect "speed of the step" grep -q '>flash 660<' "$dir/step.svg"
 expect "memory of the step" grep -q '>naive 16<' "$dir/step.svg"
+is "why a curve ends, in both panels" "$(count '>out of memory<' "$dir/step.svg")" 2
+is "points" "$(count 'class="dot"' "$dir/step.svg")" 10
 expect "the setting" grep -q 'bf16, d12, B×T = 16384' "$dir/step.svg"
 close_test "plot_attention.sh draws panels, attentions and head size as asked, and the training step"
 
