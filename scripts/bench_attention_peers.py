@@ -2,7 +2,7 @@
 """The PyTorch side of test/bench/bench_attention.c, which starts it: causal attention in bf16 of cuDNN, FlashAttention-2 and,
 where its package flash_attn_interface is installed, FlashAttention-3.
 
-    bench_attention_peers.py FILE SOCKET DTYPE direct|autograd      FILE and SOCKET are open file descriptors
+    bench_attention_peers.py FILE SOCKET DTYPE      FILE and SOCKET are open file descriptors
 
 One reply line per request line: "ok ..." or an error. On start: "ok" and the versions. Requests:
 
@@ -11,8 +11,7 @@ One reply line per request line: "ok ..." or an error. On start: "ok" and the ve
                             the means of |out| and of |dq, dk, dv| over the first sequence
     time NAME PASS MS       milliseconds per launch, over a batch of about MS milliseconds
 
-direct: both passes are called as autograd calls them, on views of the packed qkv, so that only the library's own work
-is timed. autograd: timed as in a model, with the copies that assemble dqkv.
+Both passes are called as autograd calls them, on views of the packed qkv, so that only the library's own work is timed.
 """
 import mmap
 import socket
@@ -34,7 +33,6 @@ if sys.argv[3] != "bf16":
     leave("cuDNN and FlashAttention-2 need a GPU and bf16")
 try:
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
 except ImportError as error:
     leave(f"{sys.executable}: {error}")
 try:
@@ -45,7 +43,6 @@ if not torch.cuda.is_available():
     leave(f"PyTorch {torch.__version__} finds no GPU")
 
 ATEN = torch.ops.aten
-BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FA2": SDPBackend.FLASH_ATTENTION}
 OPERATORS = {
     "cuDNN": (ATEN._scaled_dot_product_cudnn_attention, ATEN._scaled_dot_product_cudnn_attention_backward),
     "FA2": (ATEN._scaled_dot_product_flash_attention, ATEN._scaled_dot_product_flash_attention_backward),
@@ -91,26 +88,6 @@ class DirectFA3:
         return self.dqkv
 
 
-class Autograd:
-    def __init__(self, name, B, T):
-        self.name = name
-        self.qkv = QKV[:B * T].view(B, T, 3, *SIZES).requires_grad_()
-        self.dout = DOUT[:B * T].view(B, T, *SIZES).transpose(1, 2)
-
-    def forward(self):
-        if self.name == "FA3":
-            with torch.enable_grad():
-                self.out = fa3.flash_attn_func(*self.qkv.unbind(2), causal=True).transpose(1, 2)
-            return self.out.detach()
-        with sdpa_kernel(BACKENDS[self.name]), torch.enable_grad():
-            query, key, value = self.qkv.permute(2, 0, 3, 1, 4)
-            self.out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.out.detach()
-
-    def backward(self):
-        return torch.autograd.grad(self.out, self.qkv, self.dout, retain_graph=True)
-
-
 def inputs(NH, HS, rows):
     global SIZES, QKV, DOUT
     PEERS.clear()
@@ -125,7 +102,7 @@ def inputs(NH, HS, rows):
 def shape(name, B, T):
     PEERS.pop(name, None)
     size = int(B), int(T)
-    method = Autograd if sys.argv[4] == "autograd" else DirectFA3 if name == "FA3" else Direct
+    method = DirectFA3 if name == "FA3" else Direct
     first = method(name, *size)                     # plans are made, scratch is taken for good
     first.forward(), first.backward()
     del first
@@ -162,8 +139,7 @@ PEERS, LAUNCH_MS = {}, {}
 COMMANDS = {"inputs": inputs, "shape": shape, "time": time}
 with torch.no_grad():
     say(f"ok PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, FlashAttention-2"
-        f"{' and FlashAttention-3' if fa3 else ''};",
-        "both passes called directly" if sys.argv[4] == "direct" else "through autograd")
+        f"{' and FlashAttention-3' if fa3 else ''}; both passes called directly")
     for line in WIRE:
         command, *words = line.split()
         try:

@@ -4,12 +4,12 @@
 # (plot_loss.sh, report.html), how far its means over 20 steps differ from those of RUN, its speed after the first 20
 # steps, and the memory that settings.txt beside the log gives.
 # Rounding alone makes curves differ, and more with every step. TWIN measures by how much: it is RUN again with initial
-# weights moved by one ulp (train_gpt --perturb). With it the verdict of each OTHER is, by its largest difference:
+# weights moved by one ulp (./train_gpt --config RUN/settings.txt --perturb --out TWIN). With it the verdict of each
+# OTHER is, by its largest difference:
 #   the same curve      at most twice that of TWIN, or 1e-4 of the loss
 #   cannot tell         at most ten times as much: one twin is one sample of rounding; longer runs decide
 #   another curve       more
-# The exit code is 0 if all are the same curve, 2 if that cannot be told of one, 1 if one is another curve. Without TWIN
-# the commands that make one are printed.
+# The exit code is 0 if all are the same curve, 2 if that cannot be told of one, 1 if one is another curve.
 usage="usage: scripts/compare_curves.sh [--twin TWIN] RUN OTHER..."
 twin=
 while :; do
@@ -25,17 +25,8 @@ if [ $# -lt 1 ] || { [ $# = 1 ] && [ -z "$twin" ]; }; then
     echo "$usage   (each a run's directory or its log.csv; --help explains)" >&2
     exit 1
 fi
-first=${1%/log.csv} others=
-first=${first%/}
 given=$1
 shift
-quoted() {        # for a shell, in a suggested command
-    case $1 in
-    ''|*[!A-Za-z0-9_./=,:+-]*) printf "'%s'" "$(printf %s "$1" | tr '\001-\037\177' '[?*]' | sed "s/'/'\\\\''/g")" ;;
-    *) printf %s "$1" ;;
-    esac
-}
-for other; do others="$others $(quoted "$other")"; done
 set -- "$given" ${twin:+"$twin"} "$@"
 scripts=$(dirname "$0")
 . "$scripts/logs.sh"
@@ -116,18 +107,6 @@ END {
             ms[i] > 0 ? sprintf("%.1f k", tokens[i] / ms[i]) : "-", memory[i] == "" ? "-" : memory[i])
     }
     if (has_twin) printf "\nThe same curve: differences up to %.2g, %s; another one: ten times that.\n", allowed, bound
+    else print "\nIs this rounding? --twin TWIN decides: the first run again, with --perturb; --help explains"
     exit code
-}' "$@" || exit $?
-[ -z "$twin" ] || exit 0
-
-config="OPTIONS" note="
-OPTIONS are those of the first run."
-[ ! -f "$first/settings.txt" ] || config="--config $(quoted "$first/settings.txt")" note=
-cat <<END
-
-Are these differences rounding? A twin of the first run, with initial weights moved by one ulp, decides:
-
-    ./train_gpt $config --perturb --out $(quoted "$first-twin")
-    scripts/compare_curves.sh --twin $(quoted "$first-twin") $(quoted "$given")$others
-$note
-END
+}' "$@"

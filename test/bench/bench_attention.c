@@ -48,7 +48,7 @@ static void peers_start(const char *python, int file, const char *dtype) {
     int ends[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no socket: out of file descriptors?");
     fcntl(ends[1], F_SETFD, 0);                 /* inherited, as file is */
-    snprintf(command, sizeof command, "exec %s scripts/bench_attention_peers.py %d %d %s direct", python, file, ends[1],
+    snprintf(command, sizeof command, "exec %s scripts/bench_attention_peers.py %d %d %s", python, file, ends[1],
              dtype);
     fflush(NULL);
     if (!popen(command, "w") || !(peers = fdopen(ends[0], "r"))) fail("cannot start %s", python);
