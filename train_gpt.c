@@ -252,7 +252,7 @@ static const char *train(Run *run) {
         report_step(&run->report, &(StepReport){
             .step = state->step, .tokens = state->tokens, .loss = update.stats.loss, .norm = update.stats.norm,
             .learning_rate = learning_rate, .ms = ms, .comm_wait_ms = update.comm_wait_ms,
-            .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms, .val_loss = NAN });
+            .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms });
 
         int saves = update.stats.save > 0 || save_due(run);
         if (saves) saver_save(&run->saver, state);      /* before a validation, which a resume can repeat */

@@ -16,21 +16,38 @@
 
 /* ---- Lines that are appended */
 
+/* Keeps the first bytes of a file, which are lines, and opens it to append others. */
+static void open_file(LogFile *file, const char *path, int64_t kept_bytes) {
+    *file = (LogFile){ .path = format_string("%s", path), .fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666) };
+    REQUIRE(file->fd >= 0 && (!ftruncate(file->fd, kept_bytes) || errno == EINVAL) && lseek(file->fd, 0, SEEK_END) >= 0,
+            "%s: cannot open to append: %s", path, strerror(errno));                     /* EINVAL: /dev/null */
+    file->lines = string_open(&file->pending, &file->pending_bytes, path);
+}
+
+/* Writes the lines. Returns NULL, or why they stay in memory. */
+static const char *write_lines(LogFile *file, int sync) {
+    if (!file_has_name(file->fd, file->path)) return "it was moved or removed during the run";
+    while (file->written_bytes < file->pending_bytes) {
+        ssize_t written = write(file->fd, file->pending + file->written_bytes,
+                                file->pending_bytes - file->written_bytes);
+        if (written <= 0) return strerror(written ? errno : EIO);
+        file->written_bytes += (size_t)written;
+    }
+    rewind(file->lines);
+    file->written_bytes = file->pending_bytes = 0;
+    return sync && fsync(file->fd) && errno != EINVAL ? strerror(errno) : NULL;
+}
+
 void log_file_flush(LogFile *file, int sync) {
     if (!file->path) return;
     REQUIRE(!fflush(file->lines), "out of memory: %zu bytes of %s, which could not be written", file->pending_bytes,
             file->path);
-    file->error = file_has_name(file->fd, file->path) ? NULL : "it was moved or removed during the run";
-    while (!file->error && file->written_bytes < file->pending_bytes) {
-        ssize_t written = write(file->fd, file->pending + file->written_bytes,
-                                file->pending_bytes - file->written_bytes);
-        if (written > 0) file->written_bytes += (size_t)written;
-        else file->error = strerror(written ? errno : EIO);
-    }
-    if (file->error) return;
-    rewind(file->lines);
-    file->written_bytes = file->pending_bytes = 0;
-    if (sync && fsync(file->fd) && errno != EINVAL) file->error = strerror(errno);       /* EINVAL: /dev/null */
+    const char *before = file->error;
+    file->error = write_lines(file, sync);
+    if (file->error && !before)
+        print_line(stderr, "warning: %s: cannot write: %s; the run continues, its rows are kept in memory", file->path,
+                   file->error);
+    if (!file->error && before) print_line(stdout, "%s: written again, no row is missing", file->path);
 }
 
 void log_file_close(LogFile *file) {
@@ -45,17 +62,7 @@ void log_file_close(LogFile *file) {
     *file = (LogFile){0};
 }
 
-/* ---- Files that a start or a resume writes anew */
-
-typedef struct {
-    const RunInfo    *run;
-    const ResumeInfo *resume;         /* NULL = a new run */
-    Path     path;
-    FILE    *file;                    /* PATH.new, which replaces the old file at once and as a whole */
-    LogColumns columns;               /* of log.csv */
-    double   seconds;                 /* of the last row that is kept */
-    int      is_validated;            /* the validation of the resume's step is among the events that are kept */
-} NewFile;
+/* ---- What a start finds */
 
 /* A log without a checkpoint to continue from. */
 static void rename_old_log(const char *path) {
@@ -67,83 +74,81 @@ static void rename_old_log(const char *path) {
     free(old);
 }
 
-/* write gets the old file, empty where there is none or the run begins. If it fails, the old file stays. */
-static void write_anew(NewFile *new, Path path, void (*write)(NewFile *, FileMap old)) {
-    char *new_path = format_string("%s.new", path.text);
-    const int has_old = new->resume && file_exists(path.text);
-    FileMap old = has_old ? file_map(path.text) : (FileMap){ .bytes = (void *)"" };
-    new->path = path;
-    new->file = file_create(new_path);
-    write(new, old);
-    file_unmap(old);
-    file_close_durably(new->file, new_path);
-    file_rename(new_path, path.text);
-    free(new_path);
+/* The file that a resume continues; empty where there is none or the run begins. */
+static FileMap map_old(const char *path, const ResumeInfo *resume) {
+    return resume && file_exists(path) ? file_map(path) : (FileMap){ .bytes = (void *)"" };
 }
 
-static void open_log(LogFile *file, NewFile *new, Path path, void (*write)(NewFile *, FileMap old)) {
-    if (!new->resume) rename_old_log(path.text);
-    write_anew(new, path, write);
-    *file = (LogFile){ .path = format_string("%s", path.text), .fd = open(path.text, O_WRONLY | O_CLOEXEC) };
-    REQUIRE(file->fd >= 0 && lseek(file->fd, 0, SEEK_END) >= 0, "%s: cannot open to append: %s", path.text,
-            strerror(errno));
-    file->lines = string_open(&file->pending, &file->pending_bytes, path.text);
-}
+static int64_t offset_in(FileMap map, const char *at) { return at - (const char *)map.bytes; }
 
 /* ---- log.csv */
 
 static double positive(double value) { return value > 0 ? value : NAN; }
 
-static void write_row(FILE *file, const LogColumns *columns, const StepReport *s) {
+void log_step(Log *log, const StepReport *s) {
 #define VALUE(name, format, value) { #name, format, .number = value },
-    const LogValue row[LOG_VALUES] = { LOG_COLUMNS(VALUE) { "throttle", .text = s->health.throttle } };
-    for (int i = 0; i < columns->count; i++) {
-        const LogValue *value = &row[columns->place[i]];
-        if (i) fputc(',', file);
-        if (!value->format)             fputs(value->text ? value->text : "", file);
-        else if (!isnan(value->number)) fprintf(file, value->format, value->number);
+    const LogValue values[LOG_VALUES] = { LOG_COLUMNS(VALUE) { "throttle", .text = s->health.throttle } };
+    if (!log->csv.path) return;
+    FILE *row = fmemopen(log->row, sizeof log->row, "w");
+    REQUIRE(row, "out of memory: a row of %s", log->csv.path);
+    for (int cell = 0; cell < log->columns.cells; cell++) {
+        int v = 0;
+        while (v < LOG_VALUES && log->columns.cell_of[v] != cell) v++;
+        if (cell) fputc(',', row);
+        if (v == LOG_VALUES) continue;          /* a column that is not ours */
+        if (v == LOG_throttle)               fputs(values[v].text ? values[v].text : "", row);
+        else if (!isnan(values[v].number))   fprintf(row, values[v].format, values[v].number);
     }
-    fputc('\n', file);
+    fclose(row);
+    log->row_bytes = fprintf(log->csv.lines, "%s\n", log->row);
 }
 
-/* A row as it is; added: a number for its empty cell of val_loss, NaN = none. */
-static void keep_row(const NewFile *new, const FileLine *line, double added) {
-    const char *at = line->text;
-    for (int i = 0; i < new->columns.count; i++) {
-        size_t size = 0;
-        const char *cell = file_next_cell(line, &at, &size);
-        fprintf(new->file, "%s%.*s", i ? "," : "", (int)size, size ? cell : "");
-        if (!size && new->columns.place[i] == LOG_val_loss && !isnan(added)) fprintf(new->file, "%.9g", added);
-    }
-    fputc('\n', new->file);
+void log_val_loss(Log *log, double val_loss) {
+    LogFile *csv = &log->csv;
+    const FileLine row = { .text = log->row, .size = strlen(log->row) };
+    const char *at = row.text, *cell = at;
+    size_t size = 1;
+    for (int i = log->columns.cell_of[LOG_val_loss]; i >= 0; i--) cell = file_next_cell(&row, &at, &size);
+    if (!csv->path || !log->row_bytes || size || isnan(val_loss)) return;
+    fflush(csv->lines);
+    const long waiting = (long)(csv->pending_bytes - csv->written_bytes);
+    if (waiting && waiting < log->row_bytes) return;        /* half of it is in the file */
+    if (waiting) fseek(csv->lines, -log->row_bytes, SEEK_CUR);
+    else         lseek(csv->fd, -log->row_bytes, SEEK_CUR);
+    fprintf(csv->lines, "%.*s%.9g%s\n", (int)(cell - row.text), row.text, val_loss, cell);
+    log->row_bytes = 0;
 }
 
-/* The names of the columns, and the old rows up to the step of the resume. A new log is one without rows. */
-static void write_csv(NewFile *new, FileMap old) {
+/* Continues behind the last row up to the step of the resume. Returns its seconds. */
+static double open_csv(Log *log, const char *path, const ResumeInfo *resume) {
 #define HEADER(name, format, value) #name ","
     static const char header[] = LOG_COLUMNS(HEADER) "throttle\n";
-    const int64_t last = new->resume ? new->resume->step : 0;
-    LogColumns *columns = &new->columns;
-    FileLine line = {0};
+    const int64_t last = resume ? resume->step : 0;
+    const FileMap old = map_old(path, resume), new = { (const unsigned char *)header, sizeof header - 1 };
+    FileLine line = {0}, row = {0};                         /* row: the last one that is kept */
     int64_t step = 0, rows = 0;
-    double value[LOG_VALUES], next;
-    if (!old.size) old = (FileMap){ (const unsigned char *)header, sizeof header - 1 };
-    if (log_next_line(old, &line)) *columns = log_read_columns(&line);
-    REQUIRE(columns->count && columns->place[0] == LOG_step && !log_has_column(columns, -1), "%s: not a log of "
-            "training steps: want the names of columns in the first line, as step,seconds,tokens,loss; move the log "
-            "away to start a new one", new->path.text);
-    fprintf(new->file, "%.*s\n", (int)line.size, line.text);
-    while (log_next_line(old, &line)) {
-        next = log_read_row(columns, &line, value);
+    double value[LOG_VALUES], seconds = 0;
+    log->columns = log_read_columns(old.size ? old : new, &line, path);
+    int64_t size = old.size ? offset_in(old, line.next) : 0;
+    while (old.size && log_next_line(old, &line)) {
+        const double next = log_read_row(&log->columns, &line, value);
         if (!(next > (double)step && next <= (double)last)) continue;
         step = (int64_t)next;
         rows++;
-        new->seconds = fmax(new->seconds, value[LOG_seconds]);
-        keep_row(new, &line, step == last ? new->resume->val_loss : NAN);
+        seconds = fmax(seconds, value[LOG_seconds]);
+        size = offset_in(old, line.next);
+        row = line;
     }
     if (rows < last)
-        print_line(stdout, "%s: %" PRId64 " of %" PRId64 " rows are missing or damaged", new->path.text, last - rows,
-                   last);
+        print_line(stdout, "%s: %" PRId64 " of %" PRId64 " rows are missing or damaged", path, last - rows, last);
+    if (rows && step == last && row.size < sizeof log->row) {
+        memcpy(log->row, row.text, row.size);
+        log->row_bytes = row.next - row.text;
+    }
+    file_unmap(old);
+    open_file(&log->csv, path, size);
+    if (!size) fputs(header, log->csv.lines);
+    return seconds;
 }
 
 /* ---- log.jsonl */
@@ -175,10 +180,8 @@ static const char *time_text(void) {
     return text;
 }
 
-static void write_run(const NewFile *new) {
-    const RunInfo *run = new->run;
+static void write_run(FILE *file, const RunInfo *run) {
     const GPTConfig *c = run->config;
-    FILE *file = new->file;
     fputs("{\"event\": \"run\"", file);
     write_values(file, (LogValue[]){
         { "time", .text = time_text() }, { "version", .text = run->version }, { "command", .text = run->command },
@@ -190,38 +193,37 @@ static void write_run(const NewFile *new) {
         { "vocabulary", "%.0f", .number = c->V },
         { "parameters", "%.0f", .number = (double)gpt_parameter_count(c) },
         { "floor", "%.6f", .number = run->val_floor }, {0} });
-    fputs(", \"settings\": {", file);
-    const char *separator = "";
-    for (const Option *o = run->options; o->name || o->help; o++) {
-        char text[256];
-        if (!option_is_setting(o)) continue;
-        const char *value = option_text(o, text);
-        fprintf(file, "%s\"%s\": ", separator, o->name);
-        if (o->type == OPTION_FLAG) fputs(*value == 'y' ? "true" : "false", file);
-        else if (o->type == OPTION_INTEGER || o->type == OPTION_REAL) fputs(value, file);
-        else json_write_string(file, value);
-        separator = ", ";
-    }
-    fputs("}}\n", file);
+    fputs("}\n", file);
 }
 
-/* The run, or the old events up to the step of the resume and those without a step. */
-static void write_events(NewFile *new, FileMap old) {
-    const int64_t last = new->resume ? new->resume->step : 0;
-    LogEvent event;
-    int damaged = 0;
-    if (!old.size) write_run(new);
-    for (FileLine line = {0}; log_next_line(old, &line); ) {
-        const int is_event = log_read_event(&line, &event);
-        REQUIRE(is_event || line.number > 1, "%s: not a log of events: want {\"event\": ...} in the first line; move "
-                "the log away to start a new one", new->path.text);
-        damaged += !is_event;
-        if (!is_event) continue;
-        if (event.step <= last) fwrite(line.text, 1, (size_t)(line.next - line.text), new->file);
-        if (event.step == last && !strcmp(event.kind, "validation")) new->is_validated = 1;
-        json_free(event.json);
+/* The step of an event in a log, 0 of one without a step; -1 = damaged. */
+static int64_t read_event(const FileLine *line, char kind[32]) {
+    char start[96], next = ',';
+    long long step = 0;
+    snprintf(start, sizeof start, "%.*s", line->size < sizeof start ? (int)line->size : 95, line->text);
+    if (!line->size || line->text[line->size - 1] != '}' || memchr(line->text, 0, line->size)) return -1;
+    const int found = sscanf(start, "{\"event\": \"%31[a-z]\", \"step\": %lld%c", kind, &step, &next);
+    return found >= 1 && strchr(",}", next) ? step : -1;
+}
+
+/* Continues before the first event behind the step of the resume. Returns whether that step was validated. */
+static int open_jsonl(Log *log, const char *path, const RunInfo *run, const ResumeInfo *resume) {
+    const FileMap old = map_old(path, resume);
+    int64_t size = 0, damaged = 0, step;
+    int is_validated = 0;
+    char kind[32];
+    for (FileLine line = {0}; log_next_line(old, &line) && (step = read_event(&line, kind)) <= resume->step; ) {
+        REQUIRE(step >= 0 || line.number > 1, "%s: not a log of events: want {\"event\": ...} in the first line; move "
+                "the log away to start a new one", path);
+        if (step < 0) damaged++;
+        else          size = offset_in(old, line.next);
+        if (step == resume->step && !strcmp(kind, "validation")) is_validated = 1;
     }
-    if (damaged) print_line(stdout, "%s: %d damaged lines are left out", new->path.text, damaged);
+    if (damaged) print_line(stdout, "%s: %" PRId64 " damaged lines", path, damaged);
+    file_unmap(old);
+    open_file(&log->jsonl, path, size);
+    if (!size) write_run(log->jsonl.lines, run);
+    return is_validated;
 }
 
 /* ---- settings.txt, and the banner */
@@ -251,72 +253,60 @@ static char *model_text(const RunInfo *run) {
 }
 
 void log_describe(FILE *file, const RunInfo *run, int as_comments) {
+    const DeviceInfo *device = run->device;
     char ranks[16] = "";
     if (comm_size > 1) snprintf(ranks, sizeof ranks, "%d x ", comm_size);
-    const struct { const char *name; char *text; } facts[] = {
-        { "command", as_comments ? format_string("%s", run->command) : NULL },
+    char *const facts[][2] = {
         { "output", as_comments || !run->out ? NULL : format_string("%s", run->out) },
-        { "device", format_string("%s%s, %s, %s", ranks, backend_name, run->device->name, run->device->detail) },
-        { "model", model_text(run) },
-        { "data", as_comments ? NULL : format_string("%s", run->data) },
+        { "device", format_string("%s%s, %s, %s", ranks, backend_name, device->name, device->detail) },
+        { "model",  model_text(run) },
+        { "data",   format_string("%s", run->data) },
         { "memory", format_string("%s%s", run->memory, comm_size > 1 ? " on each" : "") } };
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
-        if (!facts[i].text) continue;
-        make_printable(facts[i].text);
-        fprintf(file, as_comments ? "# %s: %s\n" : "%-7s %s\n", facts[i].name, facts[i].text);
-        free(facts[i].text);
+        if (!facts[i][1]) continue;
+        make_printable(facts[i][1]);
+        fprintf(file, as_comments ? "# %s: %s\n" : "%-7s %s\n", facts[i][0], facts[i][1]);
+        free(facts[i][1]);
     }
 }
 
-static void write_settings(NewFile *new, FileMap old) {
-    const RunInfo *run = new->run;
-    const ResumeInfo *resume = new->resume;
+static void write_settings(const char *path, const RunInfo *run, const ResumeInfo *resume) {
+    const FileMap old = map_old(path, resume);
+    char *new_path = format_string("%s.new", path);
+    FILE *file = file_create(new_path);
     if (!old.size) {
-        fprintf(new->file, "# %s, %s\n", run->version, time_text());
-        log_describe(new->file, run, 1);
-        if (!isnan(run->val_floor)) fprintf(new->file, "# floor: %.6f\n", run->val_floor);
-        fputs("# --config reads this file, for a new run; --resume reads the options of the checkpoint\n", new->file);
+        fprintf(file, "# %s, %s\n# command: %s\n", run->version, time_text(), run->command);
+        log_describe(file, run, 1);
+        if (!isnan(run->val_floor)) fprintf(file, "# floor: %.6f\n", run->val_floor);
+        fputs("# --config reads this file, for a new run; --resume reads the options of the checkpoint\n", file);
     }
     for (FileLine line = {0}; log_next_line(old, &line); )
-        if (*line.text == '#') fwrite(line.text, 1, (size_t)(line.next - line.text), new->file);
+        if (*line.text == '#') fwrite(line.text, 1, (size_t)(line.next - line.text), file);
     if (resume)
-        fprintf(new->file, "# resumed at step %" PRId64 ", %s: %s%s%s\n", resume->step, time_text(), run->command,
+        fprintf(file, "# resumed at step %" PRId64 ", %s: %s%s%s\n", resume->step, time_text(), run->command,
                 resume->changes ? "; changed: " : "", resume->changes ? resume->changes : "");
-    options_write(new->file, run->options);
+    options_write(file, run->options);
+    file_unmap(old);
+    file_close_durably(file, new_path);
+    file_rename(new_path, path);
+    free(new_path);
 }
 
 /* ---- All three */
 
 void log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume) {
-    NewFile new = { .run = run, .resume = resume };
-    open_log(&log->csv, &new, path_of(out, "log.csv"), write_csv);
-    open_log(&log->jsonl, &new, path_of(out, "log.jsonl"), write_events);
-    log->columns = new.columns;
-    log->start_s = seconds_now() - new.seconds;
+    const Path csv = path_of(out, "log.csv"), jsonl = path_of(out, "log.jsonl");
+    if (!resume) rename_old_log(csv.text);
+    if (!resume) rename_old_log(jsonl.text);
+    log->start_s = seconds_now() - open_csv(log, csv.text, resume);
+    const int is_validated = open_jsonl(log, jsonl.text, run, resume);
     if (resume)
         log_event(log, "resume", resume->step, (LogValue[]){
             { "time", .text = time_text() }, { "command", .text = run->command },
             { "changes", .text = resume->changes }, {0} });
-    if (resume && !new.is_validated && !isnan(resume->val_loss))
+    if (resume) log_val_loss(log, resume->val_loss);
+    if (resume && !is_validated && !isnan(resume->val_loss))
         log_event(log, "validation", resume->step,
                   (LogValue[]){ { "val_loss", "%.9g", .number = resume->val_loss }, {0} });
-    write_anew(&new, path_of(out, "settings.txt"), write_settings);
-}
-
-void log_step(Log *log, const StepReport *step) {
-    if (!log->csv.path) return;
-    const long at = ftell(log->csv.lines);
-    write_row(log->csv.lines, &log->columns, step);
-    log->row_bytes = ftell(log->csv.lines) - at;
-}
-
-void log_step_again(Log *log, const StepReport *step) {
-    LogFile *csv = &log->csv;
-    if (!csv->path) return;
-    fflush(csv->lines);
-    const long waiting = (long)(csv->pending_bytes - csv->written_bytes);
-    if (waiting && waiting < log->row_bytes) return;        /* half of it is in the file */
-    if (waiting) fseek(csv->lines, -log->row_bytes, SEEK_CUR);
-    else         lseek(csv->fd, -log->row_bytes, SEEK_CUR);
-    log_step(log, step);
+    write_settings(path_of(out, "settings.txt").text, run, resume);
 }

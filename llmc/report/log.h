@@ -44,7 +44,6 @@ typedef struct {
     double  loss, norm, learning_rate;
     double  ms, tokens_per_second;        /* of this step, over all ranks */
     double  comm_wait_ms;                 /* of it, in which compute stood still for communication */
-    double  val_loss;
     double  seconds, mfu;                 /* set by report_step, as is health */
     DeviceHealth health;
 } StepReport;
@@ -62,28 +61,30 @@ typedef struct {
     const char *error;                    /* of the last log_file_flush; NULL = all lines are in the file */
 } LogFile;
 
-/* Also an error: path names another file than the one that was opened, or none. sync: fsync as well. */
+/* Prints an error when it begins and when it ends. Also an error: path names another file than the one that was opened,
+   or none. sync: fsync as well. */
 void log_file_flush(LogFile *file, int sync);
 void log_file_close(LogFile *file);                /* fails when lines are lost */
 
 typedef struct {
     LogFile csv, jsonl;                   /* to be flushed by the caller */
     LogColumns columns;                   /* of csv */
-    long   row_bytes;                     /* of its last row */
-    double start_s;                       /* when the run began, by seconds_now; a resume leaves out the time between */
+    char    row[1024];                    /* its last row */
+    long    row_bytes;                    /* with the newline; 0 = none */
+    double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */
 } Log;
 
-/* out: the directory. resume NULL: new files; old ones become log.csv.old and so on. Else each file is kept as far as
+/* out: the directory. resume NULL: new files; old ones become log.csv.old and so on. Else each file is cut behind
    resume->step and continued, log.csv with the columns that it has; the row of that step gets resume->val_loss if it
-   has none, as a stop may have cut the validation short. Damaged lines are left out; they and missing rows are
-   reported. Files are replaced atomically. Fails on a file that is not such a log. */
+   has none, as a stop may have cut the validation short. Missing and damaged lines are reported. Fails on a file that
+   is not such a log. */
 void   log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume);
-/* Lines with command, output, device, model, data and memory: of the banner, or comments of settings.txt. */
+/* Lines with output, device, model, data and memory, of the banner, or but for output as comments of settings.txt. */
 void   log_describe(FILE *file, const RunInfo *run, int as_comments);
 double log_seconds(const Log *log);       /* since the run began */
-/* Append a row or an event to the lines in memory; log_file_flush writes them to disk. */
+/* Append a row or an event to the lines in memory; log_val_loss sets an empty cell of the last row. */
 void   log_step (Log *log, const StepReport *step);
-void   log_step_again(Log *log, const StepReport *step);     /* in the place of the last row, with a val loss */
+void   log_val_loss(Log *log, double val_loss);
 void   log_event(Log *log, const char *event, int64_t step, const LogValue *values);
 
 #endif

@@ -1,9 +1,8 @@
-/* log_reader.h - The columns of log.csv, and reading log.csv and log.jsonl, also after a crash: a last line without a
-   newline is half written, and damaged lines are left out by their readers. */
+/* log_reader.h - The columns of log.csv, and reading it, also after a crash: a last line without a newline is half
+   written, and a row is damaged if it has a zero byte or another number of cells than the first line. */
 #ifndef LLMC_LOG_READER_H
 #define LLMC_LOG_READER_H
 #include "../base/files.h"
-#include "../base/json.h"
 
 /* The numbers of log.csv, in its order: name, printf format, value of StepReport *s (log.h). NaN = unknown: an empty
    cell. A text comes last, throttle. %.9g identifies a float. */
@@ -12,7 +11,7 @@
     X(seconds,       "%.3f", s->seconds) \
     X(tokens,        "%.0f", (double)s->tokens) \
     X(loss,          "%.9g", s->loss) \
-    X(val_loss,      "%.9g", s->val_loss) \
+    X(val_loss,      "%.9g", NAN) /* log_val_loss */ \
     X(norm,          "%.9g", s->norm) \
     X(lr,            "%.9g", s->learning_rate) \
     X(ms,            "%.3f", s->ms) \
@@ -26,19 +25,13 @@
 #define LOG_NAME(name, format, value)  #name,
 enum { LOG_COLUMNS(LOG_PLACE) LOG_throttle, LOG_VALUES };
 
-/* What the cells of a file are: LOG_step, LOG_loss, ...; -1 = another name, or a name for the second time. */
-enum { LOG_CELLS_MAX = 64 };
-typedef struct { int count, place[LOG_CELLS_MAX]; } LogColumns;
+/* Which cell of a file is LOG_step, LOG_loss, ..., from 0; -1 = none. Other names are left out. */
+typedef struct { int cells, cell_of[LOG_VALUES]; } LogColumns;
 
 int log_next_line(FileMap map, FileLine *line);         /* as file_next_line, but lines with a newline only */
-LogColumns log_read_columns(const FileLine *line);      /* the first line of a file */
-int log_has_column(const LogColumns *columns, int place);
+LogColumns log_read_columns(FileMap map, FileLine *line, const char *path);     /* fails without step and loss */
 
 /* Sets value to the numbers of a row, NaN where there is none. Returns its step, NaN = damaged. */
 double log_read_row(const LogColumns *columns, const FileLine *line, double value[LOG_VALUES]);
-
-/* A line of log.jsonl. step: 0 = none. text: of a sample, warning or end, else NULL. kind and text live in json. */
-typedef struct { const FileLine *line; Json *json; int64_t step; const char *kind, *text; } LogEvent;
-int log_read_event(const FileLine *line, LogEvent *event);         /* 0 = damaged; json_free(event->json) */
 
 #endif

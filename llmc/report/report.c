@@ -65,15 +65,6 @@ static void print_step(Report *report, int stays) {
 
 /* ---- The files */
 
-static void flush_file(LogFile *file, int sync) {
-    const char *before = file->error;
-    log_file_flush(file, sync);
-    if (file->error && !before)
-        print_line(stderr, "warning: %s: cannot write: %s; the run continues, its rows are kept in memory", file->path,
-                   file->error);
-    if (!file->error && before) print_line(stdout, "%s: written again, no row is missing", file->path);
-}
-
 /* Formats the row of the last step, which takes 1 % of a step of d6: not between two steps. */
 static void add_row(Report *report) {
     if (!report->is_logged) log_step(&report->log, &report->last);
@@ -82,8 +73,8 @@ static void add_row(Report *report) {
 
 static void flush_files(Report *report, int sync) {
     add_row(report);
-    flush_file(&report->log.csv, sync);
-    flush_file(&report->log.jsonl, sync);
+    log_file_flush(&report->log.csv, sync);
+    log_file_flush(&report->log.jsonl, sync);
 }
 
 /* If due: every 5 s, and in less than 1/500 of the time. Not into another run's directory, which has the name of this
@@ -185,10 +176,8 @@ void report_validation(Report *report, const ValidationReport *v) {
     if (v->first) snprintf(part, sizeof part, ", on the first %" PRId64 " tokens", v->first);
     print_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->targets_per_byte, text),
                floor, part);
-    if (report->last.step == v->step) {
-        report->last.val_loss = v->loss;
-        if (report->is_logged) log_step_again(&report->log, &report->last);      /* a save came first */
-    }
+    add_row(report);
+    if (report->last.step == v->step) log_val_loss(&report->log, v->loss);
     write_event(report, "validation", v->step, (LogValue[]){
         { "val_loss", "%.9g", .number = v->loss }, { "floor", "%.6f", .number = v->floor }, {0} });
 }

@@ -4,7 +4,6 @@
 #include "../base/json.h"
 #include "../base/os.h"
 #include "../../kernels/check.h"
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,23 +11,13 @@
 #include <unistd.h>
 #include <report_page.inc>      /* static const char template[]: report_page.html, whose last line begins the data */
 
-enum { NOTE_BYTES = 4000 };
-
 /* ---- Points */
 
 /* The numbers of log.csv, and two that are made of loss, in the place of the text of log_read_row and behind it. */
 enum { LOSS_MIN = LOG_throttle, LOSS_MAX, PAGE_COLUMNS };
-static const char *const column_names[PAGE_COLUMNS] = { LOG_COLUMNS(LOG_NAME) "loss_min", "loss_max" };
 
-/* Consecutive steps: the last step, seconds, tokens and val_loss, the mean of the others. NaN = unknown. */
+/* Consecutive steps: the last step, seconds and tokens, the lowest val_loss, the mean of the others. NaN = unknown. */
 typedef struct { int64_t steps; double value[PAGE_COLUMNS]; } Point;
-
-typedef struct {
-    Point  *point;                        /* 1, 2, 4, ... steps each: at most PAGE_POINTS points */
-    int     points;
-    Point   last;                         /* the last step alone, with the last val_loss: the final figures */
-    double  best;                         /* the lowest val_loss; NaN = none */
-} Curves;
 
 /* Adds the steps of b, which come after those of a. */
 static void merge(Point *a, const Point *b) {
@@ -36,188 +25,130 @@ static void merge(Point *a, const Point *b) {
     for (int c = 0; c < PAGE_COLUMNS; c++) {
         double *x = &a->value[c], y = b->value[c];
         if (isnan(y)) continue;
-        if (isnan(*x) || c <= LOG_tokens || c == LOG_val_loss) *x = y;
-        else if (c == LOSS_MIN) *x = fmin(*x, y);
+        if (isnan(*x) || c <= LOG_tokens) *x = y;
+        else if (c == LOSS_MIN || c == LOG_val_loss) *x = fmin(*x, y);
         else if (c == LOSS_MAX) *x = fmax(*x, y);
         else *x += (y - *x) * (double)b->steps / (double)a->steps;
     }
 }
 
-/* path: of log.csv. */
-static Curves read_rows(const char *path) {
-    Curves curves = { .best = NAN, .last.value[LOG_val_loss] = NAN };
-    REQUIRE(file_exists(path), "%s: no such file; want a run's directory or its log.csv", path);
+static void write_point(FILE *json, const Point *point) {
+    fputs(",\n[", json);
+    for (int c = 0; c < PAGE_COLUMNS; c++) {
+        if (c) fputc(',', json);
+        if (isnan(point->value[c])) fputs("null", json);
+        else                        fprintf(json, "%.12g", point->value[c]);
+    }
+    fputc(']', json);
+}
+
+/* The names of the columns, and the rows of a log.csv, 1, 2, 4, ... of them merged to a point. */
+static void write_points(FILE *json, const char *path) {
+#define QUOTED(name, format, value) "\"" #name "\", "
     FileMap map = file_map(path);
     FileLine line = {0};
-    REQUIRE(log_next_line(map, &line), "%s: empty; want a log of training steps", path);
-    const LogColumns columns = log_read_columns(&line);
-    REQUIRE(log_has_column(&columns, LOG_step) && log_has_column(&columns, LOG_loss),
-            "%s: not a log of training steps: no column %s in the first line", path,
-            log_has_column(&columns, LOG_step) ? "loss" : "step");
-    int64_t lines = 0, rows = 0, per = 1;
+    const LogColumns columns = log_read_columns(map, &line, path);
+    int64_t lines = 0, per = 1;
     for (FileLine ahead = line; log_next_line(map, &ahead); ) lines++;
     while (per * PAGE_POINTS < lines) per *= 2;
-    curves.point = host_alloc((size_t)(lines / per + 1) * sizeof(Point), "the points of a page");
+    fputs("\"points\": [[" LOG_COLUMNS(QUOTED) "\"loss_min\", \"loss_max\"]", json);
+    Point point = {0}, step = { .steps = 1 };
     while (log_next_line(map, &line)) {
-        Point step = { .steps = 1 };
         if (isnan(log_read_row(&columns, &line, step.value))) continue;
         step.value[LOSS_MIN] = step.value[LOSS_MAX] = step.value[LOG_loss];
-        if (rows++ % per) merge(&curves.point[curves.points - 1], &step);
-        else              curves.point[curves.points++] = step;
-        curves.best = fmin(curves.best, step.value[LOG_val_loss]);
-        if (isnan(step.value[LOG_val_loss])) step.value[LOG_val_loss] = curves.last.value[LOG_val_loss];
-        curves.last = step;
+        if (point.steps) merge(&point, &step);
+        else             point = step;
+        if (point.steps < per) continue;
+        write_point(json, &point);
+        point.steps = 0;
     }
+    if (point.steps) write_point(json, &point);
+    fputc(']', json);
     file_unmap(map);
-    return curves;
 }
 
 /* ---- The data of a run */
-
-/* A file beside log.csv; empty where there is none. */
-static FileMap map_beside(const char *csv, const char *name) {
-    const Path path = path_of(file_parent(csv).text, name);
-    return file_exists(path.text) ? file_map(path.text) : (FileMap){ .bytes = (void *)"" };
-}
-
-static void write_member(FILE *json, const char *name, const char *text) {
-    fprintf(json, ",\n\"%s\": ", name);
-    if (text) json_write_string(json, text);
-    else      fputs("null", json);
-}
 
 /* The directory of a log.csv, else the name of the file. */
 static void write_name(FILE *json, const char *csv) {
     char *absolute = realpath(csv, NULL), *path = absolute ? absolute : format_string("%s", csv);
     if (ends_with(path, ".csv")) *strrchr(path, ends_with(path, "/log.csv") ? '/' : '.') = 0;
     const char *slash = strrchr(path, '/');
+    fputs("{\"name\": ", json);
     json_write_string(json, slash ? slash + 1 : path);
+    fputs(",\n", json);
     free(path);
 }
 
-static void write_settings(FILE *json, const char *csv) {
-    FileMap map = map_beside(csv, "settings.txt");
-    char *text = format_string("%.*s", (int)map.size, (const char *)map.bytes);
-    write_member(json, "settings", text);
-    free(text);
+/* A member with the last bytes of a file beside log.csv, "" where there is none. */
+static void write_text(FILE *json, const char *csv, const char *name, size_t max_bytes) {
+    const Path path = path_of(file_parent(csv).text, name);
+    const FileMap map = file_exists(path.text) ? file_map(path.text) : (FileMap){ .bytes = (void *)"" };
+    const size_t size = (size_t)map.size < max_bytes ? (size_t)map.size : max_bytes;
+    char *text = host_alloc(size + 1, "the data of a page");
+    memcpy(text, map.bytes + map.size - size, size);
     file_unmap(map);
-}
-
-static void write_number(FILE *json, double value) {
-    if (isnan(value)) fputs("null", json);
-    else              fprintf(json, "%.12g", value);
-}
-
-/* A member with an array for each column. */
-static void write_points(FILE *json, const char *name, const Point *point, int count) {
-    fprintf(json, ",\n\"%s\": {", name);
-    for (int c = 0; c < PAGE_COLUMNS; c++) {
-        fprintf(json, "%s\n\"%s\": [", c ? "," : "", column_names[c]);
-        for (int i = 0; i < count; i++) {
-            if (i) fputc(',', json);
-            write_number(json, point[i].value[c]);
-        }
-        fputc(']', json);
-    }
-    fputc('}', json);
-}
-
-static void write_note(FILE *json, const LogEvent *note) {
-    char *text = format_string("%.*s%s", NOTE_BYTES, note->text, strlen(note->text) > NOTE_BYTES ? " ..." : "");
-    fprintf(json, "{\"step\": %" PRId64, note->step);
-    write_member(json, "kind", note->kind);
-    write_member(json, "text", text);
-    fputc('}', json);
+    for (char *zero; (zero = memchr(text, 0, size)); ) *zero = ' ';         /* a crash can leave a block of zeros */
+    fprintf(json, ",\n\"%s\": ", name);
+    json_write_string(json, text);
     free(text);
 }
 
-/* Why the run ended, and the last samples and warnings. Returns whether it has ended. */
-static int write_events(FILE *json, const char *csv) {
-    FileMap map = map_beside(csv, "log.jsonl");
-    LogEvent event, note[PAGE_NOTES] = {0}, other = {0};      /* note n is at n % PAGE_NOTES; the last other event */
-    int notes = 0, is_end = 0;
-    for (FileLine line = {0}; log_next_line(map, &line); ) {
-        if (!log_read_event(&line, &event)) continue;
-        is_end = !strcmp(event.kind, "end");
-        LogEvent *place = event.text && !is_end ? &note[notes++ % PAGE_NOTES] : &other;
-        json_free(place->json);
-        *place = event;
-    }
-    write_member(json, "status", is_end ? other.text : NULL);
-    fputs(",\n\"notes\": [", json);
-    const int first = notes > PAGE_NOTES ? notes - PAGE_NOTES : 0;
-    for (int n = first; n < notes; n++) {
-        if (n > first) fputs(",\n", json);
-        write_note(json, &note[n % PAGE_NOTES]);
-    }
-    fputc(']', json);
-    for (int i = 0; i < PAGE_NOTES; i++) json_free(note[i].json);
-    json_free(other.json);
-    file_unmap(map);
-    return is_end;
-}
-
-/* A new string. path: as in page_write. */
-static char *run_data(const char *path, int *is_ended) {
+/* path: as in page_write. */
+static void write_run(FILE *json, const char *path) {
     Path csv = file_is_dir(path) ? path_of(path, "log.csv") : (Path){0};
     if (!*csv.text) snprintf(csv.text, sizeof csv.text, "%s", path);
-    Curves curves = read_rows(csv.text);
-    char *data;
-    size_t size;
-    FILE *json = string_open(&data, &size, "the data of a page");
-    fputs("{\"name\": ", json);
+    REQUIRE(file_exists(csv.text), "%s: no such file; want a run's directory or its log.csv", csv.text);
     write_name(json, csv.text);
-    write_settings(json, csv.text);
-    write_points(json, "points", curves.point, curves.points);
-    write_points(json, "last", &curves.last, curves.points > 0);
-    fputs(",\n\"best\": ", json);
-    write_number(json, curves.best);
-    *is_ended = write_events(json, csv.text);
+    write_points(json, csv.text);
+    write_text(json, csv.text, "settings.txt", PAGE_EVENT_BYTES);
+    write_text(json, csv.text, "log.jsonl", PAGE_EVENT_BYTES);
     fputc('}', json);
-    fclose(json);
-    free(curves.point);
-    return data;
 }
 
 /* ---- The page */
 
-/* is_live: the page will be replaced while the run lasts, and reloads itself. */
-static void write_page(FILE *file, char *const *runs, int count, int is_live) {
-    fwrite(template, 1, sizeof template - 1, file);
-    fprintf(file, "{\"live\": %s, \"updated\": %lld, \"runs\": [\n", is_live ? "true" : "false",
-            (long long)time(NULL));
+/* A new string. is_live: the page is replaced while the run lasts, and reloads itself. */
+static char *page_data(char *const *paths, int count, int is_live) {
+    char *data;
+    size_t size;
+    FILE *json = string_open(&data, &size, "the data of a page");
+    fprintf(json, "{\"live\": %s, \"updated\": %lld, \"runs\": [", is_live ? "true" : "false", (long long)time(NULL));
     for (int i = 0; i < count; i++) {
-        if (i) fputs(",\n", file);
-        for (const char *c = runs[i]; *c; c++) {        /* "<" is in strings only: escaped, no text ends the element */
-            if (*c == '<') fputs("\\u003c", file);
-            else           fputc(*c, file);
-        }
+        fputs(i ? ",\n" : "\n", json);
+        write_run(json, paths[i]);
     }
-    fputs("]}\n</script>\n", file);
+    fputs("]}\n", json);
+    fclose(json);
+    return data;
+}
+
+static void write_page(FILE *file, const char *data) {
+    fwrite(template, 1, sizeof template - 1, file);
+    for (; *data; data++) {                 /* "<" is in strings only: escaped, no text ends the element */
+        if (*data == '<') fputs("\\u003c", file);
+        else              fputc(*data, file);
+    }
+    fputs("</script>\n", file);
 }
 
 void page_write(FILE *file, char *const *paths, int count) {
-    char **runs = host_alloc((size_t)count * sizeof *runs, "the runs");
-    for (int i = 0; i < count; i++) runs[i] = run_data(paths[i], &(int){0});
-    write_page(file, runs, count, 0);
-    for (int i = 0; i < count; i++) free(runs[i]);
-    free(runs);
+    char *data = page_data(paths, count, 0);
+    write_page(file, data);
+    free(data);
 }
-
-/* ---- OUT/report.html */
 
 static void write_live(void *out) {
     const Path path = path_of(out, "report.html"), new = path_of(out, "report.html.new");
-    int is_ended;
-    char *run = run_data(out, &is_ended);
+    char *data = page_data((char *const *)&out, 1, 1);
     FILE *file = file_try_create(new.text);
     if (file) {
-        write_page(file, &run, 1, !is_ended);
+        write_page(file, data);
         int failed = ferror(file);
         failed |= fclose(file);
         if (failed || rename(new.text, path.text)) unlink(new.text);
     }
-    free(run);
+    free(data);
 }
 
 int report_page_write(const char *out) {

@@ -142,7 +142,6 @@ else
         in_turn 5 || continue
         for error in $(errors $place); do faulty "$dir/f/step-" $every_call $every $every $error; done
     done
-    # the first 3 calls on the log are made at the start, which they would end
     for error in $(errors $place); do
         faulty "$dir/f/log.csv" write,fsync 4 2 $error
         same_steps "$sound" "$dir/f"      # rows that were cut short are completed, none is written twice
@@ -270,7 +269,8 @@ END
     unshare -rm sh "$dir/full.sh" "$gpt" "$dir" "$small" > "$dir/full.out" 2>&1
     cat "$dir/full.out"
     grep -q '^code 1, [1-5] of 6 not saved' "$dir/full.out" || wrong "the run on the full disk: $(cat "$dir/disk.err")"
-    grep -q 'log.csv.*: cannot [a-z]*: No space left on device' "$dir/full.out" || wrong "the resume on the full disk"
+    grep -q 'settings.txt.*: cannot [a-z]*: No space left on device' "$dir/full.out" ||
+        wrong "the resume on the full disk"
     grep -q '^code 0, 12 rows, step-00000012$' "$dir/full.out" ||
         wrong "the resume with room: $(tail -n 1 "$dir/disk.out")"
     close_test "$name"

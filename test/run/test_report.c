@@ -38,7 +38,7 @@ static const char *seen(int columns, void (*f)(void *), void *argument) {
 
 static void terminal_step(Report *report, StepReport *s) {
     *s = (StepReport){ .step = s->step, .loss = 9.25, .norm = 1, .learning_rate = 6e-4, .ms = 12.34,
-                       .tokens_per_second = 50, .val_loss = NAN };
+                       .tokens_per_second = 50 };
     if (s->step == 1) s->loss = 10.5, s->norm = 123.4, s->ms = 1234, s->tokens_per_second = 123456;
     if (s->step == 2) report->printed_at_s -= 0.06;       /* lines in place come no more than 20 times a second */
     if (s->step != 3) return;                /* too soon, as 4, which is shown at the end */
@@ -167,7 +167,7 @@ static void progress_run(void *later) {
     Report report;
     steps_in_all = 2;
     open_run(&report, &(Run){ NULL, -1, 1, 1, NULL });
-    report_step(&report, &(StepReport){ .step = 1, .loss = 1, .ms = 10, .val_loss = NAN });
+    report_step(&report, &(StepReport){ .step = 1, .loss = 1, .ms = 10 });
     report_progress(&report, 0, 8);
     report.progress_start_s -= *(double *)later;
     report.progress_at_s -= *(double *)later;

@@ -56,15 +56,15 @@ if python3 -c '' 2> /dev/null; then
 import json, sys
 page = json.load(open(sys.argv[1]))
 a, b, *others = page["runs"]
-row = {name: column[59] for name, column in a["points"].items()}
 names = [run["name"] for run in page["runs"]]
 assert names == ["a", "b", "a&b=<c>", "x=y"] and not page["live"], names
-assert a["status"] == "done" and b["status"] is None and 'prompt = "</script> \\"' in a["settings"], a["settings"]
-assert a["last"] == {name: [value] for name, value in row.items()} and b["best"] is None, a["last"]
-assert [len(run["points"]["step"]) for run in page["runs"]] == [60] * 4
-assert [len(run["points"]["val_loss"]) - run["points"]["val_loss"].count(None) for run in (a, b)] == [3, 0]
+assert 'prompt = "</script> \\"' in a["settings.txt"] and b["settings.txt"] == b["log.jsonl"] == "", a["settings.txt"]
+assert [json.loads(line)["event"] for line in a["log.jsonl"].splitlines()] == ["sample", "end"], a["log.jsonl"]
+assert [len(run["points"]) for run in page["runs"]] == [61] * 4
+val_losses = [[point[4] for point in run["points"][1:] if point[4] is not None] for run in (a, b)]
+assert [len(losses) for losses in val_losses] == [3, 0] and a["points"][0][4] == "val_loss", val_losses
+row = dict(zip(a["points"][0], a["points"][60]))
 assert row["step"] == 60 and row["loss"] == row["loss_min"] == 2 and row["power_w"] is None, row
-assert [note["text"] for note in a["notes"]] == ["</script> ]}]"] and not b["notes"], a["notes"]
 END
 fi
 mkdir "$dir/none"
