@@ -1,7 +1,6 @@
 /* The masks of dropout (kernels/dropout.h): known answers, that a block is the comparison of 64 numbers with the
-   threshold, and statistics of 10^8 elements: the rate of each matrix, row and column, and the correlation of elements
-   that a weak generator would couple. Every statistic is a sum of independent terms, in units of its standard
-   deviation. */
+   threshold, and statistics of 10^8 elements: the correlation of elements that a weak generator would couple. Every
+   statistic is a sum of independent terms, in units of its standard deviation. */
 #include <math.h>
 #include "../../kernels/dropout.h"
 #include "../oracle.h"
@@ -73,10 +72,6 @@ static void draw(Matrix *to, DropoutMask mask, uint32_t threshold) {
         }
 }
 
-static void expect_sigmas(double sigmas, const char *what, double rate) {
-    EXPECT(fabs(sigmas) < SIGMAS_MAX, "rate %g, %s: %.2f standard deviations", rate, what, sigmas);
-}
-
 /* Sum of (x - p)(y - p) over all elements x of a and y of b, so many rows and columns behind x, around the ends; p: the
    probability to be kept. */
 static void expect_uncorrelated(const Matrix *a, const Matrix *b, int rows, int columns, const char *what, double rate,
@@ -89,27 +84,8 @@ static void expect_uncorrelated(const Matrix *a, const Matrix *b, int rows, int 
             either += x[i] + y[i];
         }
     }
-    const double n = (double)SIDE * SIDE, sum = both - p * either + p * p * n;
-    expect_sigmas(sum / (p * (1 - p) * sqrt(n)), what, rate);
-}
-
-/* Sums of squares over rows and over columns, as chi squared with SIDE degrees of freedom. */
-static void expect_even(const Matrix *m, double rate, double p) {
-    static int sums[2][SIDE];
-    static const char *const names[] = { "sums of rows", "sums of columns" };
-    double chi[2] = { 0, 0 }, sum = -p * SIDE * SIDE;
-    memset(sums, 0, sizeof sums);
-    for (int row = 0; row < SIDE; row++)
-        for (int column = 0; column < SIDE; column++) {
-            sums[0][row] += m->kept[row][column];
-            sums[1][column] += m->kept[row][column];
-        }
-    for (int i = 0; i < SIDE; i++) {
-        for (int k = 0; k < 2; k++) chi[k] += pow(sums[k][i] - p * SIDE, 2) / (p * (1 - p) * SIDE);
-        sum += sums[0][i];
-    }
-    expect_sigmas(sum / (sqrt(p * (1 - p)) * SIDE), "number kept", rate);
-    for (int k = 0; k < 2; k++) expect_sigmas((chi[k] - SIDE) / sqrt(2.0 * SIDE), names[k], rate);
+    const double n = (double)SIDE * SIDE, sigmas = (both - p * either + p * p * n) / (p * (1 - p) * sqrt(n));
+    EXPECT(fabs(sigmas) < SIGMAS_MAX, "rate %g, %s: %.2f standard deviations", rate, what, sigmas);
 }
 
 static void statistics(void) {
@@ -134,7 +110,6 @@ static void statistics(void) {
             dropout_mask(seed + 1, site, sequence, head),       dropout_mask(seed, site, sequence + (1ull << 32), head)
         };
         for (int m = 0; m < MASKS; m++) draw(&matrix[m], mask[m], threshold);
-        for (int m = 0; m < MASKS; m++) expect_even(&matrix[m], rates[n], p);
         for (int m = 1; m < MASKS; m++) expect_uncorrelated(&matrix[0], &matrix[m], 0, 0, other[m], rates[n], p);
         for (int m = 0; m < MASKS; m++)
             for (int i = 0; i < COUNT(moves); i++)

@@ -2,6 +2,7 @@
 #ifndef TEST_MODELS_H
 #define TEST_MODELS_H
 #include "../test.h"
+#include "../../kernels/matmul.h"
 #include "../../kernels/normal.h"
 #include "../../llmc/checkpoint/weights.h"
 #include "../../llmc/train/optimizer.h"
@@ -72,6 +73,17 @@ static inline double sum_of_losses(const GPT *m) {
     for (int64_t i = 0; i < tensor_count(m->acts.losses); i++) sum += losses[i];
     free(losses);
     return sum;
+}
+
+/* (B,T,V), packed, of the pass that has run; the caller frees them. */
+static inline float *logits_of(const GPT *m) {
+    const int64_t rows = tensor_rows(m->acts.lnf), V = m->config.V, Vp = m->config.Vp;
+    Tensor logits = tensor_of(device_alloc((size_t)(rows * Vp) * sizeof(float), "the logits"), F32, 2, rows, Vp);
+    matmul_forward(logits, ABSENT, tensor_flat(m->acts.lnf), m->params.lm_head, ABSENT);
+    float *got = download(logits);
+    for (int64_t i = 0; i < rows * V; i++) got[i] = got[i / V * Vp + i % V];    /* never from behind its source */
+    device_free(logits.data);
+    return got;
 }
 
 static inline StepStats update(Optimizer *o) {

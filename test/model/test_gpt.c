@@ -1,6 +1,5 @@
 /* test_gpt.c - The whole model: against HuggingFace's GPT2LMHeadModel in float64 (reference.h), and what must hold of
    any model. */
-#include "../../kernels/matmul.h"
 #include "../../llmc/base/random.h"
 #include "../oracle.h"
 #include "reference.h"
@@ -34,17 +33,11 @@ static double compare_gradient(const Reference *r, const TensorEntry *row, doubl
 }
 
 static double compare_logits(const GPT *m, const Reference *r) {
-    int64_t rows = r->B * r->T, V = r->config.V, Vp = r->config.Vp;
-    Tensor logits = tensor_of(device_alloc((size_t)(rows * Vp) * sizeof(float), "the logits"), F32, 2, rows, Vp);
-    matmul_forward(logits, ABSENT, tensor_flat(m->acts.lnf), m->params.wte, ABSENT);
-    float *got = download(logits), *want = new_array(rows * V, sizeof *want);
-    double *file = reference_tensor(r, "logits", "F64", 8, rows * V);
-    for (int64_t i = 0; i < rows * V; i++) {
-        want[i] = (float)file[i];
-        got[i] = got[i / V * Vp + i % V];           /* moves forward only: i never passes its source */
-    }
-    double error = error_of(got, want, rows * V);
-    device_free(logits.data);
+    const int64_t count = (int64_t)r->B * r->T * r->config.V;
+    float *got = logits_of(m), *want = new_array(count, sizeof *want);
+    double *file = reference_tensor(r, "logits", "F64", 8, count);
+    for (int64_t i = 0; i < count; i++) want[i] = (float)file[i];
+    double error = error_of(got, want, count);
     free(got);
     free(want);
     free(file);

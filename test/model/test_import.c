@@ -2,7 +2,6 @@
    indexes of shards with a flaw; heads that are not tied; parameters saved in BF16. */
 #include "../run/checkpoints.h"
 #include "../../llmc/checkpoint/safetensors.h"
-#include "../../kernels/matmul.h"
 
 #define HF "test/reference/hf/"
 enum { B = 2, T = 9, CONTEXT = 12 };
@@ -43,12 +42,9 @@ static int32_t *load_batch(GPT *m, const SafeFile *expected) {
 }
 
 static double logits_error(const GPT *m, const SafeFile *expected) {
-    int64_t V = m->config.V, Vp = m->config.Vp;
-    Tensor logits = tensor_of(device_alloc((size_t)(B * T * Vp) * sizeof(float), "the logits"), F32, 2, B * T, Vp);
-    matmul_forward(logits, ABSENT, tensor_flat(m->acts.lnf), m->params.lm_head, ABSENT);
-    float *got = download(logits), *want = copy_of(expected, "logits", "F32", B * T * V);
-    double error = error_of(got, want, B * T, V, Vp);
-    device_free(logits.data);
+    const int V = m->config.V;
+    float *got = logits_of(m), *want = copy_of(expected, "logits", "F32", B * T * V);
+    const double error = error_of(got, want, B * T, V, V);
     free(got);
     free(want);
     return error;
@@ -262,17 +258,11 @@ static void config_and_head_agree(void) {
 
 /* ---- Out again */
 
-static void trainer_create(Trainer *t, const char *dir, DType save_dtype) {
+static void load_trainer(Trainer *t, const char *dir, DType save_dtype) {
     GPTConfig config = checkpoint_config(dir);
     config.save_dtype = save_dtype;
-    gpt_create(&t->model, config, "auto", B, T, TRAIN);
-    optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
+    trainer_create(t, config, B, T);
     checkpoint_load_model(dir, &t->model);
-}
-
-static void trainer_free(Trainer *t) {
-    optimizer_free(&t->optimizer);
-    gpt_free(&t->model);
 }
 
 /* The nearest, ties to even, by arithmetic: a BF16 has 8 bits of precision. */
@@ -285,7 +275,7 @@ static float nearest_bf16(float x) {
 
 static void load_rounded(void *dir) {
     Trainer t;
-    trainer_create(&t, dir, F32);
+    load_trainer(&t, dir, F32);
     checkpoint_load_optimizer(dir, &(TrainState){0}, &t.model, &t.optimizer);
 }
 
@@ -312,11 +302,11 @@ static void save_and_resume(const char *model, DType save_dtype) {
     char *out = IN_SCRATCH("out-%s-%d", model, save_dtype);
     const int is_bf16 = save_dtype == BF16;
     Trainer saved, resumed;
-    trainer_create(&saved, STRING(HF "%s", model), save_dtype);
+    load_trainer(&saved, STRING(HF "%s", model), save_dtype);
     tiny_fill(&saved, 7);
     device_upload(saved.model.master.wpe.data, hard, sizeof hard);
     char *dir = save_step(out, &saved, 9);
-    trainer_create(&resumed, dir, save_dtype);
+    load_trainer(&resumed, dir, save_dtype);
     EXPECT(resumed.model.config.untied == saved.model.config.untied, "%s: tied as before", dir);
     if (is_bf16) expect_nearest(&saved.model.master, &resumed.model.master);
     else         expect_equal_rows(&saved.model.master, &resumed.model.master, "parameters in the model's file");
@@ -354,7 +344,7 @@ static void saved_and_resumed(void) {
 
 static void too_large_for_bf16_is_refused(void) {
     Trainer large;
-    trainer_create(&large, HF "f32", BF16);
+    load_trainer(&large, HF "f32", BF16);
     const float max = 0x1.fffffep127f;
     device_upload(large.model.master.lnfw.data, &max, sizeof max);
     char *out = IN_SCRATCH("large");

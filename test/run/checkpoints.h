@@ -9,6 +9,17 @@
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:vasprintf\nleak:open_tokenizer"; }
 
+/* A model to train, without weights. */
+static inline void trainer_create(Trainer *t, GPTConfig config, int B, int T) {
+    gpt_create(&t->model, config, "auto", B, T, TRAIN);
+    optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
+}
+
+static inline void trainer_free(Trainer *t) {
+    optimizer_free(&t->optimizer);
+    gpt_free(&t->model);
+}
+
 static const char  *test_model = "d4", *test_data = "a \"b\"\n\\c\xc3\xa9", *test_none, *test_optimizer = "adamw";
 static const Option test_options[] = {
     { .help = "a group" },

@@ -75,22 +75,16 @@ static void test_checkpoint_round_trip(void) {
 
 static const OptimizerState moments[] = { STATE_M, STATE_V };
 
-static void trainer_create(Trainer *t, OptimizerKind kind, uint32_t seed) {
+static void filled_trainer(Trainer *t, OptimizerKind kind, uint32_t seed) {
     GPTConfig config = { .L = 2, .NH = 2, .C = 16, .T = 7, .V = 65, .optimizer = kind };
     gpt_check(&config);
-    gpt_create(&t->model, config, "auto", 1, 7, TRAIN);
-    optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
+    trainer_create(t, config, 1, 7);
     fill(&t->model.master, config.V, seed);
     for (int i = 0; i < COUNT(moments); i++) {
         void *memory = optimizer_memory(&t->optimizer, moments[i]);
         fill_memory(&t->model.master.table, memory, config.V, seed + 1 + (uint32_t)i);
         optimizer_scatter(&t->optimizer, moments[i]);
     }
-}
-
-static void trainer_free(Trainer *t) {
-    optimizer_free(&t->optimizer);
-    gpt_free(&t->model);
 }
 
 static float *flat_moments(Trainer *t, OptimizerState which) {
@@ -103,8 +97,8 @@ static void moments_of_another_optimizer(void) {
     for (int pair = 0; pair < 4; pair++) {
         const OptimizerKind from = (OptimizerKind)(pair / 2), to = (OptimizerKind)(pair % 2);
         Trainer saved, loaded;
-        trainer_create(&saved, from, 7);
-        trainer_create(&loaded, to, 70);
+        filled_trainer(&saved, from, 7);
+        filled_trainer(&loaded, to, 70);
         test_optimizer = from == OPTIMIZER_MUON ? "muon" : "adamw";
         char *dir = save_step(IN_SCRATCH("optimizers-%d", pair), &saved, 1);
         checkpoint_load_optimizer(dir, &(TrainState){0}, &loaded.model, &loaded.optimizer);

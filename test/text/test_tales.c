@@ -152,15 +152,6 @@ static void one_derivation_each(void) {
     }
 }
 
-static void words_are_prefix_free(void) {
-    for (int c = 0; c < CLASSES; c++)
-        for (int i = 0; i < deck[c].count; i++)
-            for (int j = 0; j < deck[c].count; j++) {
-                const char *a = deck[c].body[i].body, *b = deck[c].body[j].body;
-                EXPECT(i == j || strncmp(a, b, strcspn(b, "/")), "%s: %s starts with %s", deck[c].name, a, b);
-            }
-}
-
 /* A slot writes the word in its form, which the parser above takes from the program. */
 static void forms_and_sums(void) {
     static const struct { const char *slot, *want; } cases[] = {
@@ -218,7 +209,6 @@ static void bad_arguments(void) {
 int main(void) {
     scratch_open();
     fill_decks();
-    RUN(words_are_prefix_free);
     RUN(forms_and_sums);
     RUN(one_derivation_each);
     RUN(files);
