@@ -26,35 +26,24 @@ static int draw(int64_t below) { return (int)random_below(seed, RANDOM_TEST, 0, 
 /* The options of the smallest run; those behind it replace any. */
 #define BASE "--data text.txt --layers 1 --heads 2 --channels 16 --context 8 --batch 2 --steps 4 --save-every 2 " \
              "--warmup 1 --threads 1"
-static char  *words[80];        /* word 0 is the program */
-static int    status;
-static char   error[16384];
-
-/* Of the command, % stands for the value, whatever characters that has. */
-static void set_command(const char *command, const char *value) {
-    int count = 0;
-    words[count++] = program;
-    for (command += strspn(command, " "); *command; command += strspn(command, " ")) {
-        int length = (int)strcspn(command, " "), before = (int)strcspn(command, "% ");
-        REQUIRE(count < COUNT(words) - 1, "too many words: %s", command);
-        words[count++] = before == length ? STRING("%.*s", length, command)
-            : STRING("%.*s%s%.*s", before, command, value, length - before - 1, command + before + 1);
-        command += length;
-    }
-    words[count] = NULL;
-}
+static const char *command_line, *percent;     /* % of the command: this value, whatever characters that has */
+static int        status;
+static char       error[16384];
 
 /* alarm() outlives the exec: a child that hangs ends by its signal. */
 static void execute(void *keeps_stdout) {
-    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC), before = (int)strcspn(command_line, "%");
+    const char *after = command_line + before + (command_line[before] == '%');
     dup2(null, 0);
     dup2(keeps_stdout ? 2 : null, 1);
     alarm(LIMIT_S);
-    execv(program, words);
+    execl("/bin/sh", "sh", "-fc", STRING("exec '%s' %.*s%s%s", program, before, command_line,
+          command_line[before] ? "\"$1\"" : "", after), "sh", percent, NULL);
     _exit(127);
 }
 
-static void run_program(void) {
+static void run_program(const char *command, const char *value) {
+    command_line = command, percent = value;
     test_in_child(execute, NULL, error, sizeof error, &status);
     while (!strncmp(error, "train_gpt: warning: ", 20) || !strncmp(error, "checkpoint ", 11) ||
            !strncmp(error, "seed ", 5)) {       /* no errors */
@@ -85,13 +74,9 @@ static const char *complaint(const char *want) {
 static void show_case(const char *what, const char *why) {
     test_errors++;
     if (++shown > SHOWN) return;
-    printf("  case %d, %s: %s\n   ", cases, what, why);
-    for (int i = 0; words[i]; i++) {
-        printf(" '");
-        for (const char *c = words[i]; *c && c < words[i] + 120; c++)
-            printf(isprint((unsigned char)*c) ? "%c" : "\\x%02x", (unsigned char)*c);
-        printf("'");
-    }
+    printf("  case %d, %s: %s\n    %s, %% = ", cases, what, why, command_line);
+    for (const char *c = percent; *c && c < percent + 120; c++)
+        printf(isprint((unsigned char)*c) ? "%c" : "\\x%02x", (unsigned char)*c);
     printf("\n    status %d, stderr: %.600s\n", status, error);
 }
 
@@ -131,9 +116,8 @@ static void make_dir(const char *path) { if (mkdir(path, 0777)) fail("%s: cannot
 static void refused(const char *want, const char *what, const char *command, const char *value) {
     if (++cases % stride != phase) return;
     cases_run++;
-    set_command(command, value);
     uint64_t before = tree_hash();
-    run_program();
+    run_program(command, value);
     const char *why = complaint(want);
     if (why) show_case(what, why);
     if (tree_hash() != before) show_case(what, "files that were there have changed, or new ones appeared");
@@ -141,8 +125,7 @@ static void refused(const char *want, const char *what, const char *command, con
 }
 
 static void accepted(const char *command, const char *value) {
-    set_command(command, value);
-    run_program();
+    run_program(command, value);
     if (status || *error) show_case(command, "a sound input is refused");
     remove_tree("new");
 }
@@ -282,7 +265,7 @@ static const Refusal refusals[] = {
 static void malformed_options(void) {
     int listed = 0;
     lengthy = memset(calloc(1, 100001), 'A', 100000);
-    set_command("--help", "");
+    command_line = "--help";
     test_in_child(execute, program, error, sizeof error, &status);
     char *help = strdup(error);
     for (const char *line = help; (line = strstr(line, "\n  --")); listed++) damaged_option(line += strlen("\n  --"));
