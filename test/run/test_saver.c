@@ -173,23 +173,6 @@ static void a_moved_directory_is_an_error(void) {
     close_saver(&saver);
 }
 
-/* Saves steps 1 to last; want: the steps left. */
-static void keeps(int64_t keep, int64_t last, const char *want) {
-    char *out = IN_SCRATCH("keep-%d", (int)keep);
-    Saver saver = open_saver(out, &trainer, keep);
-    for (int64_t step = 1; step <= last; step++) start(&saver, step);
-    saver_finish(&saver);
-    close_saver(&saver);
-    EXPECT_STEPS(out, want);
-}
-
-static void old_ones_are_removed(void) {
-    keeps(0, 5, "1 2 3 4 5");
-    keeps(1, 5, "5");
-    keeps(3, 11, "9 10 11");
-    keeps(100, 5, "1 2 3 4 5");
-}
-
 /* ---- The best */
 
 /* A save after a validation; loss 0: without one. */
@@ -365,23 +348,6 @@ static void fails_catches_and_gives_back(void) {
     expect_fails("at depth 0", fail_deep, &depth);       /* behind it, a failure ends the process again */
 }
 
-static void resume_run(void *out) { run_dir_choose(out, NULL, 1, 0); }
-static void open_run_dir(void *path) { run_dir_open(&(RunDir){ .path = path }); }
-
-static void a_directory_has_one_writer(void) {
-    char *out = IN_SCRATCH("locked");
-    RunDir dir = { .path = out };
-    run_dir_open(&dir);
-    expect_fails("another train_gpt writes to this directory: wait for it", resume_run, out);
-    close(dir.lock);
-    resume_run(out);
-    put_text(IN_SCRATCH("occupied"), "");
-    expect_fails("occupied: cannot make the directory: File exists", open_run_dir, IN_SCRATCH("occupied"));
-    expect_fails("cannot make the directory", open_run_dir, "/proc/none/out");
-    save_step(IN_SCRATCH("taken"), &trainer, 9);
-    expect_fails("step-00000009 already exists: want another --out", open_run_dir, IN_SCRATCH("taken"));
-}
-
 int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){ .threads = 1 });
@@ -392,13 +358,11 @@ int main(void) {
     RUN(without_a_run_directory_nothing_is_written);
     RUN(an_error_then_a_success);
     RUN(a_moved_directory_is_an_error);
-    RUN(old_ones_are_removed);
     RUN(the_best_is_linked_and_kept);
     RUN(a_resume_links_the_best);
     RUN(val_losses_that_rise);
     RUN(other_files_stay);
     RUN(what_a_kill_left_is_removed);
-    RUN(a_directory_has_one_writer);
     tiny_free(&trainer);
     return test_close();
 }
