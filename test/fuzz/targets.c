@@ -437,38 +437,6 @@ static void read_prompt(const char *bytes, size_t size) {
     free(copy);
 }
 
-/* ---- utf8: as another decoder has it */
-
-/* The character at text, from its bits and not from its bytes' ranges; -1 = none. */
-static long decode(const unsigned char *text, size_t size, size_t *length) {
-    static const struct { unsigned mask, lead; long least; } form[] = {
-        { 0x80, 0x00, 0 }, { 0xe0, 0xc0, 0x80 }, { 0xf0, 0xe0, 0x800 }, { 0xf8, 0xf0, 0x10000 }
-    };
-    for (size_t n = 1; n <= 4; n++) {
-        if ((text[0] & form[n - 1].mask) != form[n - 1].lead) continue;
-        if (n > size) return -1;
-        long code = text[0] & ~form[n - 1].mask;
-        for (size_t i = 1; i < n; i++) {
-            if (text[i] >> 6 != 2) return -1;
-            code = code << 6 | (text[i] & 0x3f);
-        }
-        *length = n;
-        return code < form[n - 1].least || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? -1 : code;
-    }
-    return -1;
-}
-
-static void read_utf8(const char *bytes, size_t size) {
-    const unsigned char *text = (const unsigned char *)bytes;
-    for (size_t i = 0; i < size; i++) {
-        size_t length = 0, got = utf8_length(text + i, size - i);
-        if (decode(text + i, size - i, &length) < 0) length = 0;
-        CLAIM(got == length, "at byte %zu, %02x, a character of %zu bytes, want %zu", i, text[i], got, length);
-    }
-    const char *kind = file_kind(text, (int64_t)size);
-    CLAIM(!kind || *kind, "a kind without a name");
-}
-
 /* ---- log, events: the log.csv and the log.jsonl that a resume goes on with */
 
 static void open_log(void *dir) {
@@ -605,7 +573,6 @@ const FuzzTarget fuzz_targets[] = {
     { "tokens", read_tokens },
     { "options", read_options },
     { "prompt", read_prompt },
-    { "utf8", read_utf8 },
     { "log", read_log },
     { "page", read_page },
     { "events", read_events },
