@@ -15,19 +15,6 @@
 const char *const backend_name = "cpu";
 static int thread_count = 1;
 
-#ifdef _OPENMP
-/* One thread per core, in a container at most its CPU quota / period, rounded up. */
-static int cores_to_use(void) {
-    int cores = omp_get_max_threads();
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
-    long long quota, period;
-    if (file && fscanf(file, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0 &&
-        (quota + period - 1) / period < cores) cores = (int)((quota + period - 1) / period);
-    if (file) fclose(file);
-    return cores;
-}
-#endif
-
 /* A step of 4 layers of 128 channels, batch 12 x 64, two cores, libgomp 12: its default of 300,000 spins takes 16 ms on
    an idle machine and 170 to 710 where other programs want the cores; 1000 spins take 17 and 37 to 92, sleeping at once
    (OMP_WAIT_POLICY=passive) 21 to 24 and 33 to 77. */
@@ -43,18 +30,6 @@ void device_start(char **argv) {
     execv(program, argv);               /* returns on failure only: then threads spin as long as by default */
 #else
     (void)argv;
-#endif
-}
-
-void device_open(DeviceOptions options) {
-#ifdef _OPENMP
-    static int cores;                        /* read once: omp_set_num_threads changes it */
-    if (!cores) cores = cores_to_use();
-    thread_count = options.threads ? options.threads : cores;
-    omp_set_num_threads(thread_count);
-    omp_set_dynamic(0);
-#else
-    REQUIRE(options.threads <= 1, "--threads %d: this program was built without OpenMP, want 1", options.threads);
 #endif
 }
 
@@ -91,35 +66,62 @@ static void apply_limit(DeviceInfo *info, int64_t limit, int64_t used) {
     if (left < info->free_bytes) info->free_bytes = left;
 }
 
-/* Files of a control group; the page cache counts as used, but is reclaimable. */
-typedef struct { const char *controller, *root, *limit, *used, *cache; } GroupFiles;
-static const GroupFiles group_v2 = { "", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file" };
-static const GroupFiles group_v1 = { "memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes",
-                                     "memory.usage_in_bytes", "total_inactive_file" };
-
-static int64_t group_bytes(const GroupFiles *files, const char *group, const char *name, const char *key,
-                           int64_t otherwise) {
-    char path[5000];
-    snprintf(path, sizeof path, "%s%s/%s", files->root, group, name);
-    return proc_number(path, key, otherwise);
-}
-
-/* The limits of this process' group and of those above it. A line of the file is "NUMBER:CONTROLLERS:GROUP". */
-static void apply_group_limits(DeviceInfo *info) {
+/* Calls apply with the directory of this process' control group and of those above it. A line of the file is
+   "NUMBER:CONTROLLERS:GROUP", in v2 without controllers. */
+static void each_group(void (*apply)(const char *dir, int is_v2, void *result), void *result) {
     FILE *file = fopen("/proc/self/cgroup", "r");
-    for (char line[4400]; file && fgets(line, sizeof line, file); ) {
+    for (char line[4400], dir[4500]; file && fgets(line, sizeof line, file); ) {
         char *controllers = strchr(line, ':'), *group = controllers ? strchr(++controllers, ':') : NULL;
-        const GroupFiles *files = group == controllers ? &group_v2 : &group_v1;
-        if (!group || !strstr(controllers, files->controller)) continue;
+        const int is_v2 = group == controllers;
+        if (!group || (!is_v2 && !strstr(controllers, "memory"))) continue;
         *strchr(++group, '\n') = 0;
         for (char *end = strchr(group, 0); end; end = strrchr(group, '/')) {       /* the last one is "", the root */
             *end = 0;
-            apply_limit(info, group_bytes(files, group, files->limit, "", INT64_MAX),
-                        group_bytes(files, group, files->used, "", 0) -
-                        group_bytes(files, group, "memory.stat", files->cache, 0));
+            snprintf(dir, sizeof dir, "/sys/fs/cgroup%s%s", is_v2 ? "" : "/memory", group);
+            apply(dir, is_v2, result);
         }
     }
     if (file) fclose(file);
+}
+
+static int64_t group_number(const char *dir, const char *name, const char *key, int64_t otherwise) {
+    char path[5000];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return proc_number(path, key, otherwise);
+}
+
+/* The page cache counts as used, but is reclaimable. */
+static void apply_group_memory(const char *dir, int is_v2, void *info) {
+    apply_limit(info, group_number(dir, is_v2 ? "memory.max" : "memory.limit_in_bytes", "", INT64_MAX),
+                group_number(dir, is_v2 ? "memory.current" : "memory.usage_in_bytes", "", 0) -
+                group_number(dir, "memory.stat", is_v2 ? "inactive_file" : "total_inactive_file", 0));
+}
+
+#ifdef _OPENMP
+/* At most the CPU quota / period, rounded up. */
+static void apply_group_cores(const char *dir, int is_v2, void *cores) {
+    char path[5000], text[128];
+    long long quota, period;
+    snprintf(path, sizeof path, "%s/cpu.max", dir);
+    if (is_v2 && proc_line(path, "", text, sizeof text) && sscanf(text, "%lld %lld", &quota, &period) == 2 &&
+        quota > 0 && period > 0 && (quota + period - 1) / period < *(int *)cores)
+        *(int *)cores = (int)((quota + period - 1) / period);
+}
+#endif
+
+void device_open(DeviceOptions options) {
+#ifdef _OPENMP
+    static int cores;                        /* read once: omp_set_num_threads changes it */
+    if (!cores) {
+        cores = omp_get_max_threads();
+        each_group(apply_group_cores, &cores);
+    }
+    thread_count = options.threads ? options.threads : cores;
+    omp_set_num_threads(thread_count);
+    omp_set_dynamic(0);
+#else
+    REQUIRE(options.threads <= 1, "--threads %d: this program was built without OpenMP, want 1", options.threads);
+#endif
 }
 
 DeviceInfo device_info(void) {
@@ -130,7 +132,7 @@ DeviceInfo device_info(void) {
     snprintf(info.detail, sizeof info.detail, "%d thread%s", thread_count, thread_count == 1 ? "" : "s");
     info.total_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     info.free_bytes = 1024 * proc_number("/proc/meminfo", "MemAvailable", info.total_bytes / 1024);
-    apply_group_limits(&info);
+    each_group(apply_group_memory, &info);
     /* ulimit -v and -d */
     if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur <= INT64_MAX)
         apply_limit(&info, (int64_t)limit.rlim_cur, 1024 * proc_number("/proc/self/status", "VmSize", 0));

@@ -167,21 +167,19 @@ static const struct { int length; const char *bytes, *kind; } kinds[] = {
     { 4, "\xa1\xd9\x34\1", "a token shard" },                      /* SHARD_UINT32 */
 };
 
-/* The high byte is NUL in UTF-16 of Latin letters, and in 16-bit numbers below 256, not all of which are letters. */
+/* By the NULs among the low and the high bytes, which UTF-16 of Latin letters has in the high ones. */
 static const char *kind_of_pairs(const unsigned char *bytes, int64_t size) {
     const int64_t pairs = (size < 4096 ? size : 4096) / 2;
-    int64_t letters[2] = { 0, 0 }, others = 0;      /* with the low byte first, second */
-    for (int64_t i = 0; i < 2 * pairs; i++) {
-        const int low = bytes[i], is_letter = low >= ' ' || (low >= '\t' && low <= '\r');
-        if (bytes[i ^ 1]) continue;
-        letters[i & 1] += is_letter;
-        others += !(i & 1) && !is_letter;
-    }
+    int64_t zeros[2] = { 0, 0 };
+    for (int64_t i = 0; i < 2 * pairs; i++) zeros[i & 1] += !bytes[i];
     if (pairs < 4) return NULL;
-    if (letters[0] >= pairs * 3 / 4) return "a text in UTF-16 (iconv -f UTF-16LE -t UTF-8 converts it)";
-    if (letters[1] >= pairs * 3 / 4) return "a text in UTF-16 (iconv -f UTF-16BE -t UTF-8 converts it)";
-    return letters[0] > pairs / 4 && letters[0] + others == pairs ? "a list of 16-bit numbers below 256, such as "
-           "nanoGPT's train.bin of characters" : NULL;
+    if (zeros[0] && zeros[0] < pairs / 2 && zeros[1] == pairs)
+        return "a list of 16-bit numbers below 256, such as nanoGPT's train.bin of characters";
+    if (zeros[1] >= pairs * 3 / 4 && zeros[0] < pairs / 4)
+        return "a text in UTF-16 (iconv -f UTF-16LE -t UTF-8 converts it)";
+    if (zeros[0] >= pairs * 3 / 4 && zeros[1] < pairs / 4)
+        return "a text in UTF-16 (iconv -f UTF-16BE -t UTF-8 converts it)";
+    return NULL;
 }
 
 const char *file_kind(const unsigned char *bytes, int64_t size) {

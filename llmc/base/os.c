@@ -96,16 +96,16 @@ const char *bytes_text(double bytes, char text[32]) {
 }
 
 size_t utf8_length(const unsigned char *text, size_t size) {
-    unsigned c = text[0];
-    size_t length = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
-    if (length > size) return 0;
-    for (size_t i = 1; i < length; i++)
+    static const uint32_t min[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    const unsigned c = text[0];
+    const size_t length = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
+    uint32_t code = length > 1 ? c & 0x7fu >> length : c;
+    if (!length || length > size) return 0;
+    for (size_t i = 1; i < length; i++) {
         if ((text[i] & 0xc0) != 0x80) return 0;
-    if (c == 0xe0 && text[1] < 0xa0) return 0;
-    if (c == 0xed && text[1] > 0x9f) return 0;
-    if (c == 0xf0 && text[1] < 0x90) return 0;
-    if (c == 0xf4 && text[1] > 0x8f) return 0;
-    return length;
+        code = code << 6 | (text[i] & 0x3f);
+    }
+    return code < min[length] || code >> 11 == 0xd800 >> 11 || code > 0x10ffff ? 0 : length;
 }
 
 size_t utf8_mark(const void *text, size_t size) { return size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; }

@@ -74,29 +74,25 @@ static AttentionSpec attention_spec(const GPT *m, int l) {
 static void attention_forward(GPT *m, int l, BlockActs *s) {
     const int64_t C = m->config.C;
     const AttentionSpec spec = attention_spec(m, l);
+    const Tensor q = part(s->qkv, 0), k = tensor_column_range(s->kv, 0, C), v = tensor_column_range(s->kv, C, C);
+    void *work = m->acts.attwork.data;
     if (m->cached) cache_append(s->cache, tensor_column_range(s->qkv, C, 2 * C), m->acts.position);
-    op_begin("attention", op_bytes(4, s->atty, s->lse, part(s->qkv, 0), s->kv), attention_flop(m));
-    if (m->ring.split.size)
-        ring_forward(&m->ring, s->atty, s->lse, part(s->qkv, 0), part(s->qkv, 1), part(s->qkv, 2),
-                     m->acts.attwork.data);
-    else
-        m->attention->forward(&spec, s->atty, s->lse, s->att.data, part(s->qkv, 0),
-                              tensor_column_range(s->kv, 0, C), tensor_column_range(s->kv, C, C),
-                              m->acts.attwork.data);
+    op_begin("attention", op_bytes(4, s->atty, s->lse, q, s->kv), attention_flop(m));
+    if (m->ring.split.size) ring_forward(&m->ring, s->atty, s->lse, q, k, v, work);
+    else                    m->attention->forward(&spec, s->atty, s->lse, s->att.data, q, k, v, work);
     op_end();
 }
 
 static void attention_backward(GPT *m, int l, BlockActs *s) {
     const AttentionSpec spec = attention_spec(m, l);
-    const Tensor dqkv = m->acts.dqkv, datty = m->acts.dbranch, qkv = s->qkv;
+    const Tensor q = part(s->qkv, 0), k = part(s->qkv, 1), v = part(s->qkv, 2);
+    const Tensor dqkv = m->acts.dqkv, dq = part(dqkv, 0), dk = part(dqkv, 1), dv = part(dqkv, 2);
+    const Tensor datty = m->acts.dbranch;
+    void *work = m->acts.attwork.data;
     if (m->dropout > 0) device_overlap_wait();     /* dqkv and dproj share memory */
-    op_begin("attention backward", op_bytes(5, dqkv, datty, s->atty, s->lse, qkv), 2.5 * attention_flop(m));
-    if (m->ring.split.size)
-        ring_backward(&m->ring, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), datty, s->atty, s->lse, part(qkv, 0),
-                      part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
-    else
-        m->attention->backward(&spec, part(dqkv, 0), part(dqkv, 1), part(dqkv, 2), datty, s->atty, s->lse, s->att.data,
-                               part(qkv, 0), part(qkv, 1), part(qkv, 2), m->acts.attwork.data);
+    op_begin("attention backward", op_bytes(5, dqkv, datty, s->atty, s->lse, s->qkv), 2.5 * attention_flop(m));
+    if (m->ring.split.size) ring_backward(&m->ring, dq, dk, dv, datty, s->atty, s->lse, q, k, v, work);
+    else m->attention->backward(&spec, dq, dk, dv, datty, s->atty, s->lse, s->att.data, q, k, v, work);
     op_end();
 }
 
@@ -173,42 +169,15 @@ void gpt_loss(GPT *m) {
     head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, f32_logits(a));
 }
 
-void gpt_loss_of(GPT *m, const TokenRange *range, int ranges) {
-    const Acts *a = &m->acts;
-    const int64_t all = tensor_rows(a->lnf);
-    int64_t count = 0;
-    for (int i = 0; i < ranges; count += range[i++].count) {
-        REQUIRE(range[i].first >= 0 && range[i].count >= 1 && range[i].first + range[i].count <= all &&
-                count + range[i].count <= all, "model: the loss of %lld tokens from %lld on, of %lld",
-                (long long)range[i].count, (long long)range[i].first, (long long)all);
-        const Tensor from = tensor_row_range(a->lnf, range[i].first, range[i].count);
-        device_copy(tensor_row_range(a->res, count, range[i].count).data, from.data, tensor_bytes(from));
-    }
-    if (!count) return;
-    const Tensor x = tensor_of(a->res.data, a->res.dtype, 3, 1, count, m->config.C);
-    head_loss(tensor_of(a->losses.data, F32, 2, 1, count), ABSENT, ABSENT, x, m->params.lm_head,
-              tensor_of(a->targets.data, I32, 2, 1, count), m->config.V, 0.0f, OVERWRITE, f32_logits(a));
-}
-
-/* Recomputes the activations that the backward pass reads next and the forward pass did not keep, by the same ops. */
+/* Recomputes, by the same ops, what the backward pass of the MLP reads and the forward pass did not keep. */
 static void recompute_mlp(GPT *m, int l) {
     BlockParams *w = &m->params.block[l];
     BlockActs *s = &m->acts.block[l];
     const Recompute level = m->config.recompute;
-    if (level == RECOMPUTE_BLOCK) {
-        block_forward(m, l, s->res1, ABSENT);
-        return;
-    }
-    if (level >= RECOMPUTE_LAYERNORM)
+    if (level == RECOMPUTE_BLOCK) block_forward(m, l, s->res1, ABSENT);
+    if (level == RECOMPUTE_LAYERNORM)
         residual_layernorm_forward(ABSENT, s->ln2, s->ln2_mean, s->ln2_rstd, s->res2, ABSENT, w->ln2w, w->ln2b);
-    if (level >= RECOMPUTE_GELU) gelu_forward(s->gelu, s->fch);
-}
-
-static void recompute_ln1(GPT *m, int l) {
-    BlockParams *w = &m->params.block[l];
-    BlockActs *s = &m->acts.block[l];
-    if (m->config.recompute == RECOMPUTE_LAYERNORM)
-        residual_layernorm_forward(ABSENT, s->ln1, s->ln1_mean, s->ln1_rstd, s->res1, ABSENT, w->ln1w, w->ln1b);
+    if (level == RECOMPUTE_GELU || level == RECOMPUTE_LAYERNORM) gelu_forward(s->gelu, s->fch);
 }
 
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context) {
@@ -236,7 +205,8 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         Tensor dproj = branch_gradient(m, a->dproj, l, PROJECTION);
         matmul_backward(a->dbranch, dw->projw, by_matmul(m, dw->projb), ABSENT, dproj, s->atty, ABSENT, w->projw, into);
         attention_backward(m, l, s);
-        recompute_ln1(m, l);
+        if (m->config.recompute == RECOMPUTE_LAYERNORM)
+            residual_layernorm_forward(ABSENT, s->ln1, s->ln1_mean, s->ln1_rstd, s->res1, ABSENT, w->ln1w, w->ln1b);
         device_overlap_wait();                  /* dprojw is computed from dres */
         matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, by_layernorm(m, before), a->dbranch, s->res1, s->ln1_mean,
@@ -288,24 +258,20 @@ void gpt_logits(GPT *m, int64_t token, float *logits) {
     device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
 }
 
-/* ---- Non-finite values */
-
-static int is_nonfinite(const TensorEntry *entry, const char *what, char name[96], TensorStats *stats) {
-    TensorStats of_entry = tensor_stats(*entry->field);
-    if (of_entry.nan_count + of_entry.inf_count == 0) return 0;
-    snprintf(name, 96, "%s %s", what, entry->name);
-    *stats = of_entry;
-    return 1;
-}
-
 int gpt_find_nonfinite(const GPT *m, char name[96], TensorStats *stats) {
-    const TensorTable *params = comm_size > 1 ? &m->params.table : &m->master.table;
-    const TensorTable *acts = &m->acts.table, *grads = &m->grads.table;
-    for (int i = 0; i < params->count; i++)
-        if (is_nonfinite(&params->entry[i], "parameter", name, stats)) return 1;
-    for (int i = 0; i < acts->count; i++)
-        if (acts->entry[i].watched && is_nonfinite(&acts->entry[i], "activation", name, stats)) return 1;
-    for (int i = grads->count - 1; i >= 0; i--)
-        if (is_nonfinite(&grads->entry[i], "gradient of", name, stats)) return 1;
+    const struct { const char *what; const TensorTable *table; } lists[] = {
+        { "parameter", comm_size > 1 ? &m->params.table : &m->master.table },
+        { "activation", &m->acts.table }, { "gradient of", &m->grads.table } };
+    for (int k = 0; k < 3; k++) {
+        const TensorTable *table = lists[k].table;
+        for (int i = 0; i < table->count; i++) {
+            const TensorEntry *entry = &table->entry[k == 2 ? table->count - 1 - i : i];
+            if (!entry->watched) continue;
+            *stats = tensor_stats(*entry->field);
+            if (stats->nan_count + stats->inf_count == 0) continue;
+            snprintf(name, 96, "%s %s", lists[k].what, entry->name);
+            return 1;
+        }
+    }
     return 0;
 }

@@ -41,15 +41,16 @@ double gpt_flops_per_token(const GPTConfig *config) {
 }
 
 void gpt_check(GPTConfig *c) {
-    REQUIRE(c->L >= 1 && c->L <= 1000, "model: %d layers, want 1 .. 1000", c->L);
-    REQUIRE(c->C >= 1 && c->C <= 65536, "model: %d channels, want 1 .. 65536", c->C);
+    const struct { const char *what; int value, max; } sizes[] = {
+        { "layers", c->L, 1000 }, { "channels", c->C, 65536 }, { "heads", c->NH, c->C },
+        { "tokens of context", c->T, 1 << 24 }, { "tokens in the vocabulary", c->V, 1 << 24 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        REQUIRE(sizes[i].value >= 1 && sizes[i].value <= sizes[i].max, "model: %d %s, want 1 .. %d", sizes[i].value,
+                sizes[i].what, sizes[i].max);
     const char *refusal = device_refuse_channels(c->C);
     REQUIRE(!refusal, "--channels %d: %s", c->C, refusal);
-    REQUIRE(c->NH >= 1 && c->NH <= c->C, "model: %d heads, want 1 .. %d, the channels", c->NH, c->C);
     REQUIRE(c->C % c->NH == 0, "model: %d channels, want a multiple of the %d heads", c->C, c->NH);
     REQUIRE(c->C / c->NH <= HS_MAX, "model: a head size of %d, want at most %d", c->C / c->NH, HS_MAX);
-    REQUIRE(c->T >= 1 && c->T <= 1 << 24, "model: a context of %d, want 1 .. %d", c->T, 1 << 24);
-    REQUIRE(c->V >= 1 && c->V <= 1 << 24, "model: a vocabulary of %d, want 1 .. %d", c->V, 1 << 24);
     c->Vp = (c->V + 63) / 64 * 64;
 }
 
@@ -84,7 +85,7 @@ static void params_layout(Params *params, const GPTConfig *config, DType dtype) 
 #define ADD(member, name, shape, in_file, initial, decays, count) \
     tensor_table_add(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
                      (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays, \
-                                    .matrices = count });
+                                    .matrices = count, .watched = 1 });
     Params *p = params;         /* p: the struct that has the member */
     FIRST_PARAMS(ADD)
     for (int l = 0; l < config->L; l++) {
@@ -107,56 +108,58 @@ Tensor params_group(const Params *params, int group, DType dtype) {
     return tensor_of(memory + (size_t)start[0] * dtype_bytes(dtype), dtype, 1, start[1] - start[0]);
 }
 
-void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
+static void params_place(Params *params, const GPTConfig *config, DType dtype, void *memory) {
     params_layout(params, config, dtype);
-    tensor_table_place(&params->table, (comm_size > 1 ? comm_alloc : device_alloc)(params->table.bytes, what));
+    tensor_table_place(&params->table, memory);
     if (!config->untied) params->lm_head = params->wte;
 }
 
-static void free_tables(Params *params) {
-    tensor_table_free(&params->table);
-    free(params->block);
-    free(params->group_start);
+void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
+    const size_t bytes = gpt_param_bytes(config, dtype);
+    params_place(params, config, dtype, (comm_size > 1 ? comm_alloc : device_alloc)(bytes, what));
 }
 
 void params_free(Params *params) {
     comm_free(params->table.memory);
-    free_tables(params);
+    tensor_table_free(&params->table);
+    free(params->block);
+    free(params->group_start);
     *params = (Params){0};
 }
 
-size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
+/* Elements of each kind of group; every block has as many. */
+typedef struct { int64_t first, block, last; } GroupSizes;
+
+static GroupSizes group_sizes(GPTConfig config) {
     Params params;
-    params_layout(&params, config, dtype);
-    size_t bytes = params.table.bytes;
+    config.L = 1;
+    params_layout(&params, &config, F32);
+    const int64_t *start = params.group_start;
+    const GroupSizes sizes = { start[1], start[2] - start[1], start[3] - start[2] };
     params_free(&params);
-    return bytes;
+    return sizes;
+}
+
+size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
+    const GroupSizes n = group_sizes(*config);
+    return (size_t)(n.first + config->L * n.block + n.last) * dtype_bytes(dtype);
 }
 
 size_t gpt_scratch_bytes(const GPTConfig *config) {
-    Params params;
+    const GroupSizes n = group_sizes(*config);
+    const int64_t counts[] = { n.first, n.block, n.last };
     size_t max = 0;
-    params_layout(&params, config, F32);
-    for (const int64_t *start = params.group_start; start < params.group_start + config->L + 2; start++) {
-        const size_t bytes = comm_scratch_bytes((size_t)(start[1] - start[0]) * sizeof(float));
+    for (int i = 0; i < 3; i++) {
+        const size_t bytes = comm_scratch_bytes((size_t)counts[i] * sizeof(float));
         if (bytes > max) max = bytes;
     }
-    params_free(&params);
     return max;
-}
-
-static size_t block_bytes(const GPTConfig *config, DType dtype) {
-    Params params;
-    params_layout(&params, config, dtype);
-    const size_t bytes = (size_t)(params.group_start[2] - params.group_start[1]) * dtype_bytes(dtype);
-    params_free(&params);
-    return bytes;
 }
 
 /* A batch has at most 64 Mi elements of scratch: one batch at 124M (C = 768), 4 blocks at 1558M (C = 1600). */
 MuonPlan gpt_muon_plan(const GPTConfig *config) {
     const int64_t C = config->C, block = 4 * C * C + 2 * C * C, largest = (1 << 26) / block;    /* c_fc, two products */
-    const size_t bytes = block_bytes(config, muon_dtype);
+    const size_t bytes = (size_t)group_sizes(*config).block * dtype_bytes(muon_dtype);
     MuonPlan plan = { .blocks = (config->L + comm_size - 1) / comm_size };
     plan.batch = largest < 1 ? 1 : largest < plan.blocks ? (int)largest : plan.blocks;
     plan.update_bytes = bytes * (size_t)config->L / (size_t)comm_size;
@@ -169,7 +172,7 @@ size_t gpt_second_moment_bytes(const GPTConfig *config) {
     const size_t ranks = (size_t)comm_size, L = (size_t)config->L, C = (size_t)config->C;
     const size_t all = gpt_param_bytes(config, F32) / ranks;
     if (config->optimizer == OPTIMIZER_ADAMW) return all;
-    const size_t block = block_bytes(config, F32), matrices = 12 * C * C * sizeof(float);
+    const size_t block = (size_t)group_sizes(*config).block * sizeof(float), matrices = 12 * C * C * sizeof(float);
     return all - L * (block / ranks) + L * (block - matrices);
 }
 
@@ -179,6 +182,8 @@ size_t gpt_optimizer_bytes(const GPTConfig *config) {
     const MuonPlan plan = gpt_muon_plan(config);
     return moments + plan.update_bytes + plan.block_bytes + plan.scratch_bytes;
 }
+
+/* ---- Activations */
 
 /* The phases of a micro-step, in the order of time. A block goes through QKV, ATTENTION and MLP; in the backward pass
    through RECOMPUTATION (its forward pass, with RECOMPUTE_BLOCK), D_MLP, D_ATTENTION and D_QKV. */
@@ -208,7 +213,7 @@ static int is_shared(const GPT *m, int dropped) {
 
 /* Phases of a tensor that the blocks share: what RECOMPUTATION writes is kept until the phase that reads it. */
 static unsigned block_phases(const GPT *m, unsigned phases) {
-    if (m->config.recompute < RECOMPUTE_BLOCK) return phases;
+    if (m->config.recompute < RECOMPUTE_BLOCK || phases == SAME) return phases;
     if (phases & D_QKV) phases |= D_ATTENTION;
     if (phases & D_ATTENTION) phases |= D_MLP;
     return phases & D_MLP ? phases | RECOMPUTATION : phases;
@@ -223,14 +228,8 @@ static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name,
         .phases = phases == SAME ? 0 : phases });
 }
 
-/* Block 0 has the tensors that all blocks share. */
-static void add_block_act(GPT *m, int l, Tensor *field, const char *prefix, const char *name, Tensor shape, int dropped,
-                          unsigned phases) {
-    if (!is_shared(m, dropped)) add_act(m, field, prefix, name, shape, phases == SAME ? SAME : KEPT);
-    else if (l == 0) add_act(m, field, prefix, name, shape, block_phases(m, phases));
-}
-
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t words_of(size_t bytes) { return ceil_div((int64_t)bytes, 4); }
 
 /* Rows of logits in a chunk of the head: the fewest chunks of up to 512 MiB, since each reads and writes all of dwte
    (309 MB at 124M), equal in size, in whole tiles of a GEMM. For GPT-2's vocabulary in bf16, 65536 rows are 12 chunks
@@ -249,8 +248,9 @@ static int64_t head_chunk(const GPTConfig *config, int B, int T, int64_t allocat
 
 /* Chooses the attention and sets the shapes of the activations, without addresses, for B sequences of T tokens. With a
    cache they are at positions first and up, and the caches lie in front, where T does not move them. A single token
-   reads its position on the device: the calls of a step then are the same for every token. */
-static void acts_layout(GPT *m, int batch, int tokens, int first) {
+   reads its position on the device: the calls of a step then are the same for every token. Returns the bytes of the
+   memory that blocks and phases share. */
+static size_t acts_layout(GPT *m, int batch, int tokens, int first) {
     const GPTConfig *config = &m->config;
     int64_t B = batch, T = tokens, NH = config->NH, C = config->C, Vp = config->Vp;
     int HS = config->C / config->NH;
@@ -274,44 +274,36 @@ static void acts_layout(GPT *m, int batch, int tokens, int first) {
 
     int64_t chunk = m->cached ? 2 * B       /* generation has the logits of the last tokens only */
                               : head_chunk(config, batch, tokens, m->chunk);
-    int64_t kept = (int64_t)(m->attention->kept_bytes(&m->spec) + 3) / 4;
-    int64_t work = (int64_t)((m->ring.split.size ? ring_workspace_bytes(&m->ring)
-                                                 : m->attention->workspace_bytes(&m->spec)) + 3) / 4;
+    int64_t kept = words_of(m->attention->kept_bytes(&m->spec));
+    int64_t work = words_of(m->ring.split.size ? ring_workspace_bytes(&m->ring)
+                                               : m->attention->workspace_bytes(&m->spec));
     int64_t word = rate > 0 ? 2 : 0, positions = m->cached ? 1 : m->ring.split.size ? tokens : 0;
     int64_t ahead = !m->cached ? 0 : m->cached > GPT_TOKENS_AHEAD ? m->cached : GPT_TOKENS_AHEAD;
     const DType ACT = config->dtype;
     char prefix[40] = "";
-    if (!m->acts.block) m->acts.block = host_alloc((size_t)config->L * sizeof *m->acts.block, "the table of blocks");
-    tensor_table_free(&m->acts.table);
+    Acts *model = &m->acts;
+    if (!model->block) model->block = host_alloc((size_t)config->L * sizeof *model->block, "the table of blocks");
+    model->table.bytes = 0;
+    model->table.count = 0;
     for (int l = 0; l < config->L && m->cached; l++)
-        tensor_table_add(&m->acts.table, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, m->context, 2 * C),
-                         (TensorEntry){ .field = &m->acts.block[l].cache });
+        tensor_table_add(&model->table, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, m->context, 2 * C),
+                         (TensorEntry){ .field = &model->block[l].cache });
 #define ADD(field, shape, dtype, dropped, phases) \
-    add_block_act(m, l, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), dropped, phases);
-    for (int l = 0; l < config->L; l++) {
-        BlockActs *a = &m->acts.block[l];
+    if (l == 0 || !is_shared(m, dropped)) \
+        add_act(m, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), \
+                is_shared(m, dropped) ? block_phases(m, phases) : (phases) & SAME);
+    for (int l = 0; l < config->L; l++) {                   /* block 0 has the tensors that all blocks share */
+        BlockActs *a = &model->block[l];
         snprintf(prefix, sizeof prefix, "h.%d.", l);
         BLOCK_ACTS(ADD)
     }
 #undef ADD
 #define ADD(field, shape, dtype, phases) \
-    add_act(m, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), (phases) & ~unused);
-    Acts *a = &m->acts;
+    add_act(m, &model->field, "", #field, tensor_packed(NULL, dtype, shape), (phases) & ~unused);
     const unsigned unused = config->recompute < RECOMPUTE_BLOCK ? RECOMPUTATION : 0;
-    *prefix = '\0';
     MODEL_ACTS(ADD)
 #undef ADD
-    size_t kept_bytes = m->acts.table.bytes;
-    tensor_table_overlap(&m->acts.table);
-    m->acts.workspace_bytes = m->acts.table.bytes - kept_bytes;
-}
-
-/* Gives the other blocks the tensors that block 0 has for all. */
-static void share_acts(GPT *m) {
-#define SHARE(field, shape, dtype, dropped, phases) \
-    if (is_shared(m, dropped)) m->acts.block[l].field = m->acts.block[0].field;
-    for (int l = 1; l < m->config.L; l++) { BLOCK_ACTS(SHARE) }
-#undef SHARE
+    return tensor_table_overlap(&model->table);
 }
 
 static void acts_free(Acts *acts) {
@@ -321,33 +313,27 @@ static void acts_free(Acts *acts) {
     free(acts->block);
 }
 
-/* The bytes of the largest layout: a batch, or the windows of generation, in training of one sample. Attention of up to
-   8 queries over a cache can need more scratch than attention of more. The last layout stays: the batch, or the longest
-   window. */
-static size_t acts_bytes(GPT *m, int B, int T) {
+/* The largest layout: a batch, or the windows of generation, in training of one sample. Attention of up to 8 queries
+   over a cache can need more scratch than that of more. The last layout stays: the batch, or the longest window. */
+static ActPlan acts_plan(GPT *m, int B, int T) {
     const int room = m->purpose == GENERATE ? T : m->purpose == TRAIN ? m->config.cache_tokens : 0;
-    const int windows[] = { 1, room > 8 ? 8 : room > 1 ? room - 1 : 1, room };
-    size_t bytes = 0;
+    const int windows[] = { 1, room > 8 ? 8 : room > 1 ? room - 1 : 1, room, T };
+    ActPlan plan = {0};
     m->context = room;
-    for (int i = 0; i < 3 && room; i++) {
-        m->cached = m->purpose == TRAIN ? 1 : B;
-        acts_layout(m, m->cached, windows[i], i == 1 ? room - windows[i] : 0);
-        if (m->acts.table.bytes > bytes) bytes = m->acts.table.bytes;
+    for (int i = room ? 0 : 3; i < (m->purpose == GENERATE ? 3 : 4); i++) {
+        m->cached = i == 3 ? 0 : m->purpose == TRAIN ? 1 : B;
+        plan.workspace = acts_layout(m, i == 3 ? B : m->cached, windows[i], i == 1 ? room - windows[i] : 0);
+        if (m->acts.table.bytes > plan.bytes) plan.bytes = m->acts.table.bytes;
     }
-    if (m->purpose == GENERATE) return bytes;
-    m->cached = 0;
-    acts_layout(m, B, T, 0);
-    return m->acts.table.bytes > bytes ? m->acts.table.bytes : bytes;
+    plan.attention = m->attention->name;
+    return plan;
 }
 
-size_t gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
-                     const char **attention_name) {
+ActPlan gpt_act_plan(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose) {
     GPT m = { .config = *config, .purpose = purpose, .attention_name = attention };
-    size_t bytes = acts_bytes(&m, B, T);
-    *workspace = m.acts.workspace_bytes;
-    *attention_name = m.attention->name;
+    const ActPlan plan = acts_plan(&m, B, T);
     acts_free(&m.acts);
-    return bytes;
+    return plan;
 }
 
 /* ---- Creation */
@@ -359,16 +345,10 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     *m = (GPT){ .config = config, .purpose = purpose, .attention_name = attention };
     params_create(&m->params, &config, config.dtype, "the parameters");
     if (purpose == TRAIN) params_create(&m->grads, &config, F32, "the gradients");
-    if (config.dtype == F32) {
-        m->master = m->params;
-    } else if (comm_size > 1 && purpose == TRAIN) {
-        params_layout(&m->master, &config, F32);
-        tensor_table_place(&m->master.table, m->grads.table.memory);
-        if (!config.untied) m->master.lm_head = m->master.wte;
-    } else {
-        params_create(&m->master, &config, F32, "the parameters in f32");
-    }
-    m->act_bytes = acts_bytes(m, B, T);
+    if (config.dtype == F32) m->master = m->params;
+    else if (comm_size > 1 && purpose == TRAIN) params_place(&m->master, &config, F32, m->grads.table.memory);
+    else params_create(&m->master, &config, F32, "the parameters in f32");
+    m->act_bytes = acts_plan(m, B, T).bytes;
     m->chunk = m->acts.logits.dim[0];
     m->acts.largest = m->acts.table;
     m->acts.table = (TensorTable){ .memory = device_alloc(m->act_bytes, "the activations") };
@@ -377,8 +357,8 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
 }
 
 void gpt_free(GPT *m) {
-    if (m->master.table.memory == m->grads.table.memory) free_tables(&m->master);
-    else if (m->config.dtype != F32) params_free(&m->master);
+    if (m->master.table.memory == m->grads.table.memory) m->master.table.memory = NULL;
+    if (m->config.dtype != F32) params_free(&m->master);
     params_free(&m->params);
     params_free(&m->grads);
     acts_free(&m->acts);
@@ -387,38 +367,36 @@ void gpt_free(GPT *m) {
 }
 
 static void set_shapes(GPT *m, int B, int T, int first) {
-    void *memory = m->acts.table.memory;
+    TensorTable *table = &m->acts.table;
     char what[64];
     snprintf(what, sizeof what, "model: a batch of %d x %d tokens", B, T);
     REQUIRE(T <= m->config.T, "%s, want at most the context %d", what, m->config.T);
     acts_layout(m, B, T, first);
-    if (is_training(m)) tensor_table_reuse(&m->acts.table, &m->acts.largest, what);     /* CUDA graphs have addresses */
-    REQUIRE(m->acts.table.bytes <= m->act_bytes, "%s needs %zu bytes, %zu are allocated", what, m->acts.table.bytes,
-            m->act_bytes);
-    tensor_table_place(&m->acts.table, memory);
-    share_acts(m);
+    if (is_training(m)) tensor_table_reuse(table, &m->acts.largest, what);     /* CUDA graphs have addresses */
+    REQUIRE(table->bytes <= m->act_bytes, "%s needs %zu bytes, %zu are allocated", what, table->bytes, m->act_bytes);
+    tensor_table_place(table, table->memory);
     if (m->spec.position) m->spec.position = m->acts.position.data;
     for (int l = 0; l < m->config.L; l++) {
         BlockActs *a = &m->acts.block[l];
+#define SHARE(field, shape, dtype, dropped, phases) \
+        if (is_shared(m, dropped)) a->field = m->acts.block->field;
+        BLOCK_ACTS(SHARE)
+#undef SHARE
         a->kv = m->spec.Tk == T ? tensor_column_range(a->qkv, m->config.C, 2 * m->config.C) : a->cache;
     }
-}
-
-/* Uploads the positions of this rank's tokens, where ranks share sequences. */
-static void load_positions(const GPT *m) {
-    const RingSplit *split = &m->ring.split;
-    int32_t *all = host_alloc((size_t)split->T * 2 * sizeof *all, "positions"), *local = all + split->T;
-    for (int t = 0; t < split->T; t++) all[t] = t;
-    ring_copy_local(split, local, all);
-    device_upload(m->acts.position.data, local, tensor_bytes(m->acts.position));
-    free(all);
 }
 
 void gpt_set_batch(GPT *m, int B, int T) {
     if (!m->cached && m->acts.block[0].kv.data && m->spec.B == B && m->spec.Tq == T) return;
     m->cached = 0;
     set_shapes(m, B, T, 0);
-    if (m->ring.split.size) load_positions(m);
+    const RingSplit *split = &m->ring.split;
+    if (!split->size) return;
+    int32_t *all = host_alloc((size_t)split->T * 2 * sizeof *all, "positions"), *local = all + split->T;
+    for (int t = 0; t < split->T; t++) all[t] = t;
+    ring_copy_local(split, local, all);
+    device_upload(m->acts.position.data, local, tensor_bytes(m->acts.position));
+    free(all);
 }
 
 void gpt_set_cache(GPT *m, int B, int context) {

@@ -9,14 +9,10 @@
 #include "tensor_table.h"
 
 /* Activations that the backward pass recomputes instead of keeping them for every block (Chen et al. 2016, arXiv
-   1604.06174); each level includes those before. The gradients are the same bit for bit, except where a GEMM contains
-   its GELU (gemm_gelu): the recomputed GELU differs from it by rounding. */
-typedef enum {
-    RECOMPUTE_NONE,
-    RECOMPUTE_GELU,         /* the output of the GELU, from its input */
-    RECOMPUTE_LAYERNORM,    /* and the outputs of the layer normalisations in the blocks, from the residual stream */
-    RECOMPUTE_BLOCK         /* and everything else in a block, from the residual stream into it */
-} Recompute;
+   1604.06174): the output of the GELU; and those of the layer normalisations in the blocks; and everything else in a
+   block, from the residual stream into it. The gradients are the same bit for bit, except where a GEMM contains its
+   GELU (gemm_gelu): the recomputed GELU differs from it by rounding. */
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_LAYERNORM, RECOMPUTE_BLOCK } Recompute;
 
 /* OPTIMIZER_MUON: Muon (kernels/muon.h) for the matrices of the blocks, AdamW for the rest. */
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_MUON } OptimizerKind;
@@ -129,7 +125,6 @@ typedef struct {
     BlockActs   *block;
     TensorTable  table;
     TensorTable  largest;          /* layout of gpt_create's batch; smaller ones use its offsets in training */
-    size_t       workspace_bytes;
 } Acts;
 #undef FIELD
 
@@ -165,11 +160,8 @@ typedef struct {
     void            *before_context;
 } GPT;
 
-/* Sets L, NH, C and T, the rest 0; returns 0 when there is no model of that name. */
-int gpt_named(const char *name, GPTConfig *config);
-
-/* Fails where the sizes are invalid: C not divisible by NH, a size below 1, ... Sets Vp. */
-void gpt_check(GPTConfig *config);
+int  gpt_named(const char *name, GPTConfig *config);     /* sets L, NH, C and T, the rest 0; returns 0 if unknown */
+void gpt_check(GPTConfig *config);      /* fails on sizes below 1, C not divisible by NH, ...; sets Vp */
 
 /* How the ranks split sequences of config->T tokens; ring_copy_local (kernels/ring.h) copies this rank's. */
 RingSplit gpt_split(const GPTConfig *config);
@@ -179,9 +171,7 @@ int       gpt_groups(const GPTConfig *config);          /* groups of ranks that 
 int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
 /* A training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); N counts one of wte and a separate lm_head. */
 double  gpt_flops_per_token(const GPTConfig *config);
-void    params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
-void    params_free(Params *params);
-size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* parameters in dtype, with padding */
+
 /* Memory of Muon beside the moments: the updates of this rank's slices of the blocks; whole blocks, where ranks share
    the work; scratch for `batch` blocks at a time. */
 typedef struct {
@@ -189,17 +179,21 @@ typedef struct {
     int    batch;
     size_t update_bytes, block_bytes, scratch_bytes;
 } MuonPlan;
+typedef struct {
+    size_t      bytes, workspace;   /* of the activations; the part of them that blocks and phases share */
+    const char *attention;          /* "flash", ... */
+} ActPlan;
+size_t   gpt_param_bytes(const GPTConfig *config, DType dtype);    /* parameters in dtype, with padding */
+size_t   gpt_scratch_bytes(const GPTConfig *config);       /* to reduce-scatter the gradients of any group */
 MuonPlan gpt_muon_plan(const GPTConfig *config);
 /* Second moments, of AdamW's tensors only; with Muon every rank has room for all of those in a block. */
-size_t  gpt_second_moment_bytes(const GPTConfig *config);
-size_t  gpt_optimizer_bytes(const GPTConfig *config);     /* moments of this rank, and Muon's memory */
-size_t  gpt_scratch_bytes(const GPTConfig *config);       /* to reduce-scatter the gradients of any group */
-/* Bytes of the activations; *workspace: the part that blocks and phases share; *attention_name: "flash", ... */
-size_t  gpt_act_bytes(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose, size_t *workspace,
-                      const char **attention_name);
+size_t   gpt_second_moment_bytes(const GPTConfig *config);
+size_t   gpt_optimizer_bytes(const GPTConfig *config);     /* moments of this rank, and Muon's memory */
+ActPlan  gpt_act_plan(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose);
 
-/* A group as one flat tensor. */
-Tensor params_group(const Params *params, int group, DType dtype);
+void   params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
+void   params_free(Params *params);
+Tensor params_group(const Params *params, int group, DType dtype);      /* as one flat tensor */
 
 /* Allocates on the device for batches of up to B sequences of T tokens: to GENERATE, with a cache of as many; to TRAIN,
    also for one of config.cache_tokens of one sequence, in the same memory. Where ranks share sequences, T counts the
@@ -214,20 +208,16 @@ void gpt_init(GPT *m, uint64_t seed);
    original as rounding alone makes it differ. F32: away from zero. BF16: up and down in turn, as 0.4 to 0.8 % in one
    direction is another model (a small one's means over 20 steps differ by 0.010 at step 40 already, else by 0.002). */
 void gpt_perturb(GPT *m);
-
-/* params = master, rounded to config.dtype; to be called after master was written. */
-void gpt_cast_params(GPT *m);
+void gpt_cast_params(GPT *m);       /* params = master, rounded to config.dtype; after every write to master */
 
 /* Sets the shapes of the activations: B sequences of T tokens, in no tensor more than was allocated. */
 void gpt_set_batch(GPT *m, int B, int T);
 
 /* Until gpt_set_batch, for generation, the activations' memory holds an empty cache of k and v of B sequences of up to
    `context` tokens in every block, and the activations of one block. Fails where gpt_create allocated less. Ranks that
-   share sequences each have a cache of whole sequences. */
-void gpt_set_cache(GPT *m, int B, int context);
-
-/* The next batch of a model with a cache: T tokens of each sequence at positions first .. first + T - 1. The cache
-   holds the earlier ones; gpt_forward appends these. */
+   share sequences each have a cache of whole sequences. gpt_set_window sets the next batch: T tokens of each sequence
+   at positions first .. first + T - 1; the cache holds the earlier ones, and gpt_forward appends these. */
+void gpt_set_cache (GPT *m, int B, int context);
 void gpt_set_window(GPT *m, int first, int T);
 
 #endif

@@ -78,19 +78,19 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
     REQUIRE(4.0 * B * T * numbers < 0x1p63,
             "out of memory: --batch %d of %d tokens each needs more than any device has: "
             "want a smaller one, a shorter --context or a smaller model", B, T);
-    MemoryPlan plan = { .parameters = gpt_param_bytes(config, config->dtype) };
+    const ActPlan acts = gpt_act_plan(config, attention, B, T, purpose);
+    MemoryPlan plan = { .parameters = gpt_param_bytes(config, config->dtype), .workspace = acts.workspace,
+                        .activations = acts.bytes - acts.workspace, .attention = acts.attention };
     /* the moments and the f32 parameters of BF16 are sharded */
-    const size_t shards = purpose == TRAIN ? (size_t)comm_size : 1;
-    if (config->dtype != F32) plan.parameters += gpt_param_bytes(config, F32) / shards;
-    size_t acts = gpt_act_bytes(config, attention, B, T, purpose, &plan.workspace, &plan.attention);
-    plan.activations = acts - plan.workspace;
+    if (config->dtype != F32)
+        plan.parameters += gpt_param_bytes(config, F32) / (size_t)(purpose == TRAIN ? comm_size : 1);
     if (purpose == TRAIN) {
-        plan.gradients = gpt_param_bytes(config, F32);
+        plan.gradients = gpt_param_bytes(config, F32) + (comm_size > 1 ? gpt_scratch_bytes(config) : 0);
         plan.optimizer = gpt_optimizer_bytes(config);
-        if (shards > 1) plan.gradients += gpt_scratch_bytes(config);
+        plan.checkpoint = config->host_bytes;
     }
-    if (purpose == TRAIN) plan.checkpoint = config->host_bytes;
-    plan.total = plan.parameters + plan.gradients + plan.optimizer + acts + (device_count() ? 0 : plan.checkpoint);
+    plan.total = plan.parameters + plan.gradients + plan.optimizer + acts.bytes;
+    if (!device_count()) plan.total += plan.checkpoint;
     return plan;
 }
 
@@ -117,22 +117,13 @@ void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device) {
 }
 
 void recompute_plan_print(const GPTConfig *config, const char *attention, int B) {
-    /* Per token and block, in units of C: tensors that elementwise ops alone make again; each is read and written. */
-    static const int widths[] = { [RECOMPUTE_GELU] = 4, [RECOMPUTE_LAYERNORM] = 4 + 1 + 1, [RECOMPUTE_BLOCK] = 0 };
-    const double C = config->C, rows = (double)config->L * B * gpt_local_tokens(config);
-    const double block_flop = 2 * (3 + 1 + 4) * C * C + 4.0 * config->T * C;        /* per token */
-    for (Recompute level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
-        GPTConfig c = *config;
-        c.recompute = level;
-        const double bytes = 2 * rows * widths[level] * C * (double)dtype_bytes(config->dtype);
-        char total[32], moved[32];
-        bytes_text((double)memory_plan(&c, attention, B, TRAIN).total, total);
-        printf("  %-12s%-10s%9s", level ? "" : "--recompute ", levels[level], total);
-        if (bytes > 0) printf(", reads and writes %s more", bytes_text(bytes, moved));
-        if (level == RECOMPUTE_BLOCK)
-            printf(", computes %.1f %% more", 100 * config->L * block_flop / gpt_flops_per_token(config));
-        printf("\n");
-    }
+    static const char *const costs[] = { "", ", repeats the GELU", ", and the layer normalisations",
+                                         ", repeats the forward pass of the blocks" };
+    GPTConfig c = *config;
+    char total[32];
+    for (c.recompute = RECOMPUTE_NONE; c.recompute <= RECOMPUTE_BLOCK; c.recompute++)
+        printf("  %-12s%-10s%9s%s\n", c.recompute ? "" : "--recompute ", levels[c.recompute],
+               bytes_text((double)memory_plan(&c, attention, B, TRAIN).total, total), costs[c.recompute]);
 }
 
 /* ---- --batch auto */
@@ -192,18 +183,12 @@ MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int
         less.recompute++;
         less_total = memory_plan(&less, attention, B, purpose).total;
     }
-    int fits = 0, too_many = B;             /* bisection for the maximum batch */
-    while (too_many - fits > 1) {
-        const int middle = fits + (too_many - fits) / 2;
-        if (memory_plan(config, attention, middle, purpose).total <= free_bytes) fits = middle;
-        else too_many = middle;
-    }
-    char need[32], have[32], hint[160];
-    snprintf(hint, sizeof hint, flash_fits ? "with --attention flash instead of naive it fits"
-             : fits ? "the largest that fits is %s %d, and a smaller --model or --context needs less"
-             : less_total <= free_bytes ? "without it not even %s 1"
-             : "not even %s 1 fits: want a smaller --model or a shorter --context", option, fits);
-    fail("out of memory: %s %d needs %s, %s are free; %s%s%s%s", option, B, bytes_text((double)plan.total, need),
-         bytes_text((double)free_bytes, have), less_total <= free_bytes ? "with --recompute " : "",
-         less_total <= free_bytes ? levels[less.recompute] : "", less_total <= free_bytes ? " it fits; " : "", hint);
+    int fits = B;
+    while (fits && memory_plan(config, attention, fits, purpose).total > free_bytes) fits /= 2;
+    char need[32], have[32], *hint = flash_fits ? format_string("with --attention flash instead of naive it fits")
+        : less_total <= free_bytes ? format_string("with --recompute %s it fits", levels[less.recompute])
+        : fits ? format_string("with %s %d it fits; a smaller --model or --context needs less", option, fits)
+        : format_string("not even %s 1 fits: want a smaller --model or a shorter --context", option);
+    fail("out of memory: %s %d needs %s, %s are free; %s", option, B, bytes_text((double)plan.total, need),
+         bytes_text((double)free_bytes, have), hint);
 }

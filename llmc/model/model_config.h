@@ -22,20 +22,14 @@ typedef struct {
     const char *attention;      /* "flash", ...: what "auto" resolves to */
 } MemoryPlan;
 
-/* The plan for batches of B sequences of config->T tokens. */
-MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Purpose purpose);
-
-/* The plan. Fails when it needs more than is free; the message names what would fit: flash instead of naive attention,
-   or the maximum batch. */
+/* The plan for batches of B sequences of config->T tokens. memory_plan_check fails when it needs more than is free, and
+   names what would fit: flash instead of naive attention, a level of --recompute, or a smaller batch. */
+MemoryPlan memory_plan      (const GPTConfig *config, const char *attention, int B, Purpose purpose);
 MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose);
 
-/* Its total and what is free, a new string: "213 MiB of 7.60 GiB free". */
-char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device);
-
-void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device);     /* every part */
-
-/* Every level of --recompute with its total and its cost. */
-void recompute_plan_print(const GPTConfig *config, const char *attention, int B);
+char *memory_plan_text (const MemoryPlan *plan, const DeviceInfo *device);  /* new, "213 MiB of 7.60 GiB free" */
+void  memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device);  /* every part */
+void  recompute_plan_print(const GPTConfig *config, const char *attention, int B);  /* the total of every --recompute */
 
 /* The largest batch whose plan takes at most 19/20 of free_bytes (the rest is for cuBLASLt, NCCL and the kernels), on
    all ranks (in a dry run: on this one): a divisor of sequences, or with sequences = 0 a power of two, up to max; 1

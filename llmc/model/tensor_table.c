@@ -25,7 +25,7 @@ static int collides(const TensorEntry *a, const TensorEntry *b) {
    the phase with the most bytes, the entry that ends last is the first one of another try (Joslin and Clements 1999,
    "Squeaky wheel optimization"): 124M at B = 64 needs 683 MiB, where the largest first need 870. Models need up to 18
    tries; a few stay 1 KiB above that phase. */
-void tensor_table_overlap(TensorTable *table) {
+size_t tensor_table_overlap(TensorTable *table) {
     const size_t start = table->bytes;
     TensorEntry *end = table->entry + table->count, **shared = malloc((size_t)table->count * sizeof *shared);
     REQUIRE(shared, "out of memory: a table of %d tensors", table->count);
@@ -57,6 +57,7 @@ void tensor_table_overlap(TensorTable *table) {
     for (TensorEntry *entry = table->entry; entry < end; entry++)
         if (entry->same) entry->offset = entry[-1].offset;
     free(shared);
+    return table->bytes - start;
 }
 
 void tensor_table_reuse(TensorTable *table, const TensorTable *larger, const char *what) {

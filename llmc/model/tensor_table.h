@@ -40,24 +40,22 @@ typedef struct {
     void  *memory;          /* device address; NULL until placed */
 } TensorTable;
 
-/* Appends an entry named prefix + name; *entry.field = shape, its data is set by tensor_table_place. phases
-   and same are those of entry. */
+/* Appends an entry named prefix + name; *entry.field = shape, its data is set by tensor_table_place. */
 void tensor_table_add(TensorTable *table, const char *prefix, const char *name, Tensor shape, TensorEntry entry);
 
+/* The next entry starts at a multiple of so many elements, itself a multiple of 128. */
+void tensor_table_align(TensorTable *table, int64_t elements, DType dtype);
+
 /* Places the entries with phases behind all others; two share memory only if they have no common phase. Call once,
-   after the last tensor_table_add. */
-void tensor_table_overlap(TensorTable *table);
+   after the last tensor_table_add. Returns the bytes of that memory. */
+size_t tensor_table_overlap(TensorTable *table);
 
 /* Copies the offsets of another table with the same entries, of larger tensors. Fails where one is too small; what: for
    the message. */
 void tensor_table_reuse(TensorTable *table, const TensorTable *larger, const char *what);
 
-/* The next entry starts at a multiple of so many elements, itself a multiple of 128. */
-void tensor_table_align(TensorTable *table, int64_t elements, DType dtype);
-
 /* Sets the addresses of all tensors in memory, which has at least table->bytes; empty ones are absent. */
 void tensor_table_place(TensorTable *table, void *memory);
-
 Tensor tensor_table_flat(const TensorTable *table, DType dtype);    /* the whole memory as one tensor */
 void tensor_table_free(TensorTable *table);                         /* the entries, not the memory */
 

@@ -1,7 +1,4 @@
 #include "generate.h"
-#include "../base/os.h"
-#include "../base/terminal.h"
-#include "../ranks/rendezvous.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -10,7 +7,10 @@
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include "../base/files.h"
+#include "../base/os.h"
 #include "../base/random.h"
+#include "../base/terminal.h"
+#include "../ranks/rendezvous.h"
 
 /* ---- Samples, side by side */
 
@@ -18,147 +18,120 @@ typedef struct {
     GPT      *model;
     Tokenizer tokenizer;
     const Sample *how;
-    int64_t   step, index;      /* training step; number of the next token */
+    int64_t   step;             /* of training */
     FILE     *file;
     int       is_raw;           /* file gets the bytes of tokens as they are: no terminal, not the log of a run */
-    int       samples;
-    int       count, cached;    /* tokens of each sample in the model's context; the first `cached` are in its cache */
-    int32_t  *token;            /* (samples, context of the model) */
-    int32_t  *batch;            /* the tokens passed next, in the same layout */
     int32_t   end_of_text;      /* -1 = none */
-    int32_t  *next;             /* (rows, samples): generated tokens; end_of_text from a sample's end on */
-    size_t    rows, room;
-    int       sample;           /* the one being written, after all before it have ended */
-    size_t    written;          /* its tokens written so far */
+    int32_t  *token;            /* (count, samples): the text so far; end_of_text from a sample's end on */
+    size_t    count, room;
+    size_t    first, cached;    /* the model's context begins at the first token; its cache has those up to cached */
+    int64_t   index;            /* number of the next token to generate */
+    size_t    answer;           /* the first token generated for the current prompt */
 } Samples;
 
-static Samples samples_open(GPT *model, Tokenizer tokenizer, const Sample *how, int64_t step, FILE *file) {
-    const int room = model->purpose == GENERATE ? model->config.T : model->config.cache_tokens;
-    const size_t bytes = (size_t)how->samples * (size_t)room * sizeof(int32_t);
-    gpt_set_cache(model, how->samples, room);
-    return (Samples){ .model = model, .tokenizer = tokenizer, .how = how, .step = step, .samples = how->samples,
-                      .file = file, .is_raw = !how->copy && !isatty(fileno(file)),
-                      .token = host_alloc(bytes, "the context of a sample"),
-                      .batch = host_alloc(bytes, "the context of a sample"),
-                      .end_of_text = tokenizer_end_of_text(tokenizer, model->config.V) };
+static int32_t token_of(const Samples *s, size_t at, int b) {
+    return s->token[at * (size_t)s->how->samples + (size_t)b];
 }
 
-static void samples_close(Samples *s) {
-    free(s->token);
-    free(s->batch);
-    free(s->next);
+static int has_ended(const Samples *s, int b) {
+    return s->count > s->answer && token_of(s, s->count - 1, b) == s->end_of_text;
 }
 
-/* Prints before the text, which a message would interrupt. The last token is not passed to the model. */
-static void warn_of_length(int T, int64_t tokens) {
-    static int is_printed;
-    if (tokens - 1 > T && !is_printed++)
-        fprintf(stderr, "train_gpt: warning: a sample of up to %lld tokens is longer than the context of %d tokens: "
-                "the model sees the last %d to %d\n", (long long)tokens, T, T / 2 + 1, T);
+/* Adds a token to each sample; stride: from a sample's to the next one's. */
+static void append(Samples *s, const int32_t *token, int stride) {
+    const size_t samples = (size_t)s->how->samples;
+    s->token = host_grow(s->token, s->count, &s->room, samples * sizeof *token, "the tokens of samples");
+    for (size_t b = 0; b < samples; b++) s->token[s->count * samples + b] = token[b * (size_t)stride];
+    s->count++;
 }
 
-/* Adds n tokens to each sample, sample b's at tokens + b * stride. Where they do not fit, half of the context stays, or
-   as much as fits: its positions change, so it is passed again. */
-static void append(Samples *s, const int32_t *tokens, int n, int stride) {
-    const int T = s->model->context, added = n < T ? n : T;
-    const int stays = s->count + added <= T ? s->count : T / 2 + added <= T ? T / 2 : T - added;
-    for (int b = 0; b < s->samples; b++) {
-        int32_t *row = s->token + (int64_t)b * T;
-        memmove(row, row + s->count - stays, (size_t)stays * sizeof *row);
-        memcpy(row + stays, tokens + (int64_t)b * stride + n - added, (size_t)added * sizeof *row);
-    }
-    if (stays < s->count) s->cached = 0;
-    s->count = stays + added;
+/* Where the last n tokens do not fit, half of the context before them stays, or as much as fits: its positions change,
+   so it is passed again. */
+static void make_room(Samples *s, size_t n) {
+    const size_t T = (size_t)s->model->context;
+    if (s->count - s->first <= T) return;
+    s->cached = s->first = s->count - (n + T / 2 < T ? n + T / 2 : T);
 }
-
-static int32_t *row_of(const Samples *s, size_t row) { return s->next + row * (size_t)s->samples; }
-
-static int has_ended(const Samples *s, int b) { return s->rows && row_of(s, s->rows - 1)[b] == s->end_of_text; }
 
 /* Generates the next token of each sample; for a single sample possibly several, up to max and the end of the text. */
-static void generate_rows(Samples *s, int64_t max) {
+static void generate(Samples *s, int64_t max) {
     GPT *m = s->model;
-    const int T = m->context, n = s->count - s->cached, samples = s->samples;
-    const int64_t room = max < T - s->cached ? max : T - s->cached;
+    const int samples = s->how->samples, n = (int)(s->count - s->cached), at = (int)(s->cached - s->first);
+    const int64_t room = max < m->context - at ? max : m->context - at;
     const int count = samples > 1 ? 1 : room < GPT_TOKENS_AHEAD ? (int)room : GPT_TOKENS_AHEAD;
+    int32_t *batch = host_alloc((size_t)(samples * n) * sizeof *batch, "the context of a sample");
     double *uniform = host_alloc((size_t)(samples * count) * sizeof *uniform, "the random numbers of a token");
     int32_t *next = host_alloc((size_t)(samples * count) * sizeof *next, "the tokens of a step");
     for (int b = 0; b < samples; b++) {
-        memcpy(s->batch + (int64_t)b * n, s->token + (int64_t)b * T + s->cached, (size_t)n * sizeof *s->batch);
+        for (int i = 0; i < n; i++) batch[b * n + i] = token_of(s, s->cached + (size_t)i, b);
         for (int i = 0; i < count; i++)
             uniform[b + i] = random_uniform(s->how->seed, RANDOM_SAMPLE, (uint32_t)s->step,
                                             (uint64_t)b << 40 | (uint64_t)(s->index + i));
     }
-    gpt_set_window(m, s->cached, n);
-    gpt_load(m, s->batch, NULL);
+    gpt_set_window(m, at, n);
+    gpt_load(m, batch, NULL);
     int made = gpt_next(m, s->how->sampling, count, uniform, next);
     for (int i = 1; i < made; i++) if (next[i] < 0 || next[i - 1] == s->end_of_text) made = i;
     for (int b = 0; b < samples; b++)
         REQUIRE(next[b] >= 0, "sample: the logit of token %d is not finite: the model has diverged, take an earlier "
                 "checkpoint", -1 - next[b]);
     for (int i = 0; i < made; i++) {
-        s->cached = s->count;
-        append(s, next + i, 1, 1);
         for (int b = 0; b < samples; b++) if (has_ended(s, b)) next[i + b] = s->end_of_text;
-        s->next = host_grow(s->next, s->rows, &s->room, (size_t)samples * sizeof *next, "the tokens of samples");
-        memcpy(row_of(s, s->rows++), next + i, (size_t)samples * sizeof *next);
+        s->cached = s->count;
+        append(s, next + i, 1);
+        make_room(s, 1);
     }
     s->index += made;
     free(next);
     free(uniform);
+    free(batch);
 }
 
-static void put_tokens(const Samples *s, const int32_t *token, int count) {
-    for (int i = 0; i < count; i++) {
-        tokenizer_print(s->tokenizer, token[i], s->file, s->is_raw);
-        if (s->how->copy) tokenizer_print(s->tokenizer, token[i], s->how->copy, 1);
-    }
-}
-
-/* Writes the tokens generated so far; is_all: they are complete. */
-static void write_rows(Samples *s, const int32_t *prompt, int length, int is_all) {
-    for (; s->sample < s->samples; s->sample++, s->written = 0) {
-        if (s->sample && !s->written) fputs("---\n", s->file);
-        if (s->sample && !s->written) put_tokens(s, prompt, length);
-        for (; s->written < s->rows && row_of(s, s->written)[s->sample] != s->end_of_text; s->written++)
-            put_tokens(s, &row_of(s, s->written)[s->sample], 1);
-        if (s->written == s->rows && !is_all) break;
-        tokenizer_print_end(s->file);
-        putc('\n', s->file);
+/* Writes the tokens of a sample from `at` on, up to its end; returns the next one to write. */
+static size_t write_tokens(const Samples *s, int b, size_t at) {
+    for (; at < s->count && (at < s->answer || token_of(s, at, b) != s->end_of_text); at++) {
+        tokenizer_print(s->tokenizer, token_of(s, at, b), s->file, s->is_raw);
+        if (s->how->copy) tokenizer_print(s->tokenizer, token_of(s, at, b), s->how->copy, 1);
     }
     fflush(s->file);
+    return at;
 }
 
 static volatile sig_atomic_t is_answering, is_interrupted;      /* interactive mode on a terminal */
 
 /* Continues all samples by the text and up to how->count generated tokens. An empty first text is a token that is not
-   written. */
+   written. The first sample is written token by token, the others at the end. */
 static void answer(Samples *s, const char *text, int is_echoed) {
+    static int is_warned;
+    const int T = s->model->context;
     const int64_t end = s->index + s->how->count;
     const int32_t start = tokenizer_start(s->tokenizer, s->model->config.V);
-    int length;
+    int length, goes_on = 1;
     int32_t *prompt = tokenizer_encode(s->tokenizer, text, s->model->config.V, &length);
-    warn_of_length(s->model->context, s->count + (length || s->count ? length : 1) + s->how->count);
-    if (length || !s->count) append(s, length ? prompt : &start, length ? length : 1, 0);
-    const int echoed = is_echoed ? length : 0;
-    put_tokens(s, prompt, echoed);
-    fflush(s->file);
-    s->rows = s->written = 0;
-    s->sample = 0;
-    for (int goes_on = 1; goes_on && s->index < end && !is_interrupted && !stop_requested(); ) {
-        generate_rows(s, end - s->index);
-        write_rows(s, prompt, echoed, 0);
-        goes_on = 0;
-        for (int b = 0; b < s->samples; b++) goes_on |= !has_ended(s, b);
-    }
-    write_rows(s, prompt, echoed, 1);
+    for (int i = 0; i < length; i++) append(s, prompt + i, 0);
     free(prompt);
-}
-
-void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file) {
-    Samples s = samples_open(model, tokenizer, sample, step, file);
-    answer(&s, sample->prompt, 1);
-    samples_close(&s);
+    if (!s->count) append(s, &start, 0);
+    s->answer = s->count;
+    const size_t begin = is_echoed ? s->count - (size_t)length : s->count;
+    /* before the text, which a message would interrupt; the last token is not passed to the model */
+    const int64_t tokens = (int64_t)(s->count - s->first) + s->how->count;
+    if (tokens - 1 > T && !is_warned++)
+        fprintf(stderr, "train_gpt: warning: a sample of up to %lld tokens is longer than the context of %d tokens: "
+                "the model sees the last %d to %d\n", (long long)tokens, T, T / 2 + 1, T);
+    make_room(s, (size_t)length);
+    size_t written = write_tokens(s, 0, begin);
+    while (goes_on && s->index < end && !is_interrupted && !stop_requested()) {
+        generate(s, end - s->index);
+        written = write_tokens(s, 0, written);
+        goes_on = 0;
+        for (int b = 0; b < s->how->samples; b++) goes_on |= !has_ended(s, b);
+    }
+    for (int b = 0; b < s->how->samples; b++) {
+        if (b) fputs("---\n", s->file), write_tokens(s, b, begin);
+        tokenizer_print_end(s->file);
+        putc('\n', s->file);
+    }
+    fflush(s->file);
 }
 
 /* Text from stdin as a new string: a line, NULL at the end, or all without the newline at its end. CRLF is a newline; a
@@ -191,34 +164,41 @@ static void on_interrupt(int number) {
     _exit(128 + number);
 }
 
-/* Continues the lines of stdin, each up to sample->count tokens, in one context, on stdout; the first follows the
-   prompt. SIGINT ends an answer; the second, one before the next line is read, or the end of stdin the program. */
-static void sample_interactively(GPT *model, Tokenizer tokenizer, const Sample *sample) {
+/* Continues the lines of stdin, each up to how->count tokens, in one context; the first follows the prompt. SIGINT ends
+   an answer; the second, one before the next line is read, or the end of stdin the program. */
+static void answer_lines(Samples *s) {
     const int is_terminal = isatty(STDIN_FILENO);
-    Samples s = samples_open(model, tokenizer, sample, 0, stdout);
-    const char *text = sample->prompt;
+    const char *text = s->how->prompt;
     signal(SIGINT, on_interrupt);
-    for (;; text = "") {            /* the prompt is part of the first line only */
+    for (char *line; ; text = "", free(line)) {        /* the prompt is part of the first line only */
         if (is_terminal) fputs("> ", stderr);
-        char *line = read_prompt(1);
-        if (!line) break;
+        if (!(line = read_prompt(1))) break;
         char *all = format_string("%s%s", text, line);
         is_interrupted = 0;
         is_answering = 1;
-        answer(&s, all, 0);
+        answer(s, all, 0);
         is_answering = 0;
         free(all);
-        free(line);
     }
     if (is_terminal) putchar('\n');
-    samples_close(&s);
+}
+
+void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file) {
+    Samples s = { .model = model, .tokenizer = tokenizer, .how = sample, .step = step, .file = file,
+                  .is_raw = !sample->copy && !isatty(fileno(file)),
+                  .end_of_text = tokenizer_end_of_text(tokenizer, model->config.V) };
+    gpt_set_cache(model, sample->samples, model->purpose == GENERATE ? model->config.T : model->config.cache_tokens);
+    if (sample->is_interactive) answer_lines(&s);
+    else                        answer(&s, sample->prompt, 1);
+    free(s.token);
 }
 
 /* ---- By the settings */
 
 static Sample sample_of(const Settings *s, const char *prompt) {
     return (Sample){ .prompt = prompt, .count = (int)s->sample_tokens, .samples = (int)s->num_samples,
-                     .sampling = { s->temperature, (int)s->top_k, s->top_p }, .seed = (uint64_t)s->seed };
+                     .is_interactive = s->interactive, .sampling = { s->temperature, (int)s->top_k, s->top_p },
+                     .seed = (uint64_t)s->seed };
 }
 
 /* \n, \t and \\ as a user types them; any other backslash stays. A new string. */
@@ -264,7 +244,6 @@ void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *s, const
     free(tokenizer_encode(tokenizer, prompt, model->config.V, &(int){0}));      /* an error is then the only output */
     if (note) fprintf(stderr, "checkpoint %s\n", note);
     fprintf(stderr, "seed %lld\n", (long long)s->seed);
-    if (s->interactive) sample_interactively(model, tokenizer, &sample);
-    else                sample_text(model, tokenizer, &sample, 0, stdout);
+    sample_text(model, tokenizer, &sample, 0, stdout);
     free(prompt);
 }

@@ -9,13 +9,14 @@ typedef struct {
     const char *prompt;         /* "" starts from tokenizer_start, which is not written */
     int         count;          /* tokens to generate, at most: a text also ends at tokenizer_end_of_text */
     int         samples;        /* generated together, each with other random numbers */
+    int         is_interactive; /* continues the lines of stdin */
     Sampling    sampling;
     uint64_t    seed;
     FILE       *copy;           /* also receives the text, unescaped; NULL = none */
 } Sample;
 
 /* Writes prompt, continuation and a newline to file, token by token; the second sample follows the first, after a line
-   ---. Uses the model's activation memory: gpt_set_batch must be called again before the next batch. The model was
+   ---. Uses the model's activation memory, as gpt_set_cache does. The model was
    created to GENERATE that many samples of its whole context T, or to TRAIN, with config.cache_tokens for one of this
    length. It sees the last T tokens of a longer prompt; when the context is full, its older half is dropped, with a
    note on stderr before the text. step: the training step, so that samples differ. A stop request (llmc/base/os.h) ends

@@ -27,26 +27,19 @@ static size_t trimmed(const char *text) {
     return end;
 }
 
-/* Replaces every `from` by `to`, which is not longer, in place, from left to right. */
-static void replace(char *text, const char *from, const char *to) {
-    char *out = text;
-    const size_t from_size = strlen(from), to_size = strlen(to);
-    while (*text) {
-        int is_found = !strncmp(text, from, from_size);
-        if (is_found) out = (char *)memcpy(out, to, to_size) + to_size;
-        else          *out++ = *text;
-        text += is_found ? from_size : 1;
-    }
-    *out = 0;
+/* Bytes of a [...] within a line at the start of text; 0 = none. */
+static size_t bracket(const char *text) {
+    const size_t size = *text == '[' ? strcspn(text, "]\n") : 0;
+    return size && text[size] == ']' ? size + 1 : 0;
 }
 
-/* Removes each [...] within a line. */
-static void remove_brackets(char *text) {
+/* Replaces every `from`, NULL = every [...], by `to`, which is not longer, in place, from left to right. */
+static void replace(char *text, const char *from, const char *to) {
     char *out = text;
-    while (*text) {
-        size_t length = *text == '[' ? strcspn(text, "]\n") : 0;
-        if (length && text[length] == ']') text += length + 1;
-        else                               *out++ = *text++;
+    for (size_t size, kept; *text; text += size ? size : 1, out += kept) {
+        size = !from ? bracket(text) : strncmp(text, from, strlen(from)) ? 0 : strlen(from);
+        kept = size ? strlen(to) : 1;
+        memmove(out, size ? to : text, kept);
     }
     *out = 0;
 }
@@ -56,7 +49,7 @@ static char *cleaned(const char *text) {
     for (size_t size; *text && (size = bpe_space((const unsigned char *)text, strlen(text))); ) text += size;
     char *result = format_string("%.*s", (int)trimmed(text), text);
     replace(result, " [title]", ". ");
-    remove_brackets(result);
+    replace(result, NULL, "");
     replace(result, "  ", " ");
     return result;
 }
@@ -75,46 +68,30 @@ static char *hellaswag_context(const Json *object) {
 
 /* ---- Items as tokens */
 
-static int characters_of(const char *text) {
-    int count = 0;
-    for (; *text; text++) count += (*text & 0xc0) != 0x80;
-    return count;
-}
-
 /* The tokens of the context and the choice; the last T + 1 of a longer row. */
 static void add_row(Task *task, const char *context, const char *choice, const char *where) {
-    const int context_size = (int)trimmed(context), T = task->T;
-    char *bare = format_string("%.*s", context_size, context), *text = format_string("%s %s", context, choice);
+    const int T = task->T;
+    char *bare = format_string("%.*s", (int)trimmed(context), context), *text = format_string("%s %s", context, choice);
     int all, of_context;
     int32_t *token = tokenizer_encode(task->tokenizer, text, task->V, &all);
     free(tokenizer_encode(task->tokenizer, bare, task->V, &of_context));
-    free(bare);
-    free(text);
-    if (!context_size) {
+    if (!*bare) {
         memmove(token + 1, token, (size_t)all++ * sizeof *token);
         token[of_context++] = tokenizer_start(task->tokenizer, task->V);
     }
+    free(bare);
+    free(text);
     REQUIRE(all > of_context, "%s: the choice \"%.80s\" has no token of its own", where, choice);
-    const int inputs = all - 1 < T ? all - 1 : T;
-    memmove(token, token + all - 1 - inputs, (size_t)(inputs + 1) * sizeof *token);
-    task->row = host_grow(task->row, (size_t)task->rows, &task->row_room, sizeof *task->row, "the items of a task");
-    task->row[task->rows++] = (TaskRow){ .token = token, .count = inputs, .targets = all - of_context,
-                                         .is_cut = all - 1 > T, .characters = characters_of(choice) };
+    TaskRow row = { .token = token, .count = all - 1 < T ? all - 1 : T, .targets = all - of_context,
+                    .is_cut = all - 1 > T };
+    for (const char *c = choice; *c; c++) row.characters += (*c & 0xc0) != 0x80;
+    memmove(token, token + all - 1 - row.count, (size_t)(row.count + 1) * sizeof *token);
+    task->row = host_grow(task->row, (size_t)task->rows, &task->row_room, sizeof row, "the items of a task");
+    task->row[task->rows++] = row;
 }
 
-/* Adds the rows of an item and returns its label. */
-static int read_lambada(Task *task, const Json *object) {
-    const char *text = json_string(object, "text"), *blank = strrchr(text, ' '), *word = blank ? blank + 1 : text;
-    REQUIRE(*word, "%s: \"text\" is empty or ends with a blank, want a last word", object->where);
-    char *context = format_string("%.*s", blank ? (int)(blank - text) : 0, text);
-    add_row(task, context, word, object->where);
-    free(context);
-    return 0;
-}
-
-static int read_choices(Task *task, const Json *object) {
-    const int is_hellaswag = !strcmp(task->name, "hellaswag");
-    char *context = is_hellaswag ? hellaswag_context(object) : format_string("%s", json_string(object, "context"));
+/* Adds a row for each element of the array; returns the label. */
+static int add_choices(Task *task, const Json *object, const char *context, int is_hellaswag) {
     const Json *array = json_member(object, is_hellaswag ? "endings" : "choices", JSON_ARRAY);
     const Json *label = json_member(object, "label", JSON_ANY);
     REQUIRE(array->count >= 2, "%s: \"%s\" has %d element%s, want 2 or more", array->where, array->key, array->count,
@@ -122,22 +99,32 @@ static int read_choices(Task *task, const Json *object) {
     for (const Json *choice = array->child; choice; choice = choice->next) {
         const int is_text = choice->type == JSON_STRING && *choice->text && strlen(choice->text) == choice->size;
         if (!is_text) json_refuse(choice, "a text that is not empty, without \\u0000");
-        char *text = is_hellaswag ? cleaned(choice->text) : format_string("%s", choice->text);
-        add_row(task, context, text, object->where);
+        char *text = is_hellaswag ? cleaned(choice->text) : NULL;
+        add_row(task, context, text ? text : choice->text, object->where);
         free(text);
     }
-    free(context);
     /* HuggingFace's file has the label as a text */
     const int digit = is_hellaswag && label->type == JSON_STRING && !label->text[1] ? label->text[0] - '0' : -1;
     return digit >= 0 && digit < array->count ? digit : (int)json_integer(label, 0, array->count - 1);
 }
 
-static void read_item(Task *task, const Json *json, int64_t line) {
+static void read_item(Task *task, const Json *object, int64_t line) {
+    const int is_hellaswag = !strcmp(task->name, "hellaswag");
     TaskItem item = { .line = line, .first = task->rows };
+    char *context = NULL;
+    if (is_lambada(task)) {
+        const char *text = json_string(object, "text"), *blank = strrchr(text, ' '), *word = blank ? blank + 1 : text;
+        REQUIRE(*word, "%s: \"text\" is empty or ends with a blank, want a last word", object->where);
+        context = format_string("%.*s", blank ? (int)(blank - text) : 0, text);
+        add_row(task, context, word, object->where);
+    } else {
+        if (is_hellaswag) context = hellaswag_context(object);
+        item.label = add_choices(task, object, context ? context : json_string(object, "context"), is_hellaswag);
+    }
+    free(context);
     int is_cut = 0, is_long = 0;
-    item.label = is_lambada(task) ? read_lambada(task, json) : read_choices(task, json);
     item.count = task->rows - item.first;
-    for (TaskRow *row = task->row + item.first; row < task->row + task->rows; row++) {
+    for (const TaskRow *row = task->row + item.first; row < task->row + task->rows; row++) {
         is_cut  |= row->is_cut;
         is_long |= row->targets > task->T;
     }
@@ -181,76 +168,61 @@ static int compare_rows(const void *a, const void *b) {
     return x->count != y->count ? y->count - x->count : x < y ? -1 : 1;
 }
 
-/* Rows of T tokens in a batch: some attentions need more scratch for many short rows than for a few long ones with as
-   many tokens. */
-static int rows_of_batch(const GPT *m, int64_t tokens, int T, int max) {
-    int64_t rows = tokens / T < max ? tokens / T : max;
-    size_t workspace;
-    const char *attention;
-    while (rows > 1 && gpt_act_bytes(&m->config, m->attention_name, (int)rows, T, m->purpose, &workspace, &attention) >
-                       m->act_bytes) rows--;
-    return (int)rows;
-}
-
-/* range: the tokens of the batch that precede the row's targets; losses: theirs. */
-static int is_greedy(GPT *model, const TaskRow *row, TokenRange range, const float *losses, float *logits) {
-    const int32_t *target = row->token + row->count + 1 - row->targets;
-    for (int t = 0; t < row->targets; t++) {
-        if (losses[t] < 0.69f) continue;        /* probability over 1/2: no other token can be as likely */
-        gpt_logits(model, range.first + t, logits);
-        for (int v = 0; v < model->config.V; v++)
-            if (logits[v] > logits[target[t]]) return 0;
-    }
+/* Whether no token is likelier than `target` after that token of the batch. */
+static int is_likeliest(GPT *model, int64_t token, int32_t target, float loss, float *logits) {
+    if (loss < 0.69f) return 1;                 /* probability over 1/2 */
+    gpt_logits(model, token, logits);
+    for (int v = 0; v < model->config.V; v++)
+        if (logits[v] > logits[target]) return 0;
     return 1;
 }
 
-/* Scores rows of at most T tokens as one batch. The head, the larger part of a small model, computes only the tokens
-   that precede a target. */
+/* Scores rows of at most T tokens as one batch. */
 static void score_batch(const Task *task, GPT *model, TaskRow *const *rows, int count, int T) {
     const size_t tokens = (size_t)count * (size_t)T;
     int32_t *inputs = host_alloc(2 * tokens * sizeof *inputs, "a batch"), *targets = inputs + tokens;
     float *losses = host_alloc((tokens + (size_t)model->config.V) * sizeof *losses, "the losses of a batch");
-    TokenRange *range = host_alloc((size_t)count * sizeof *range, "the targets of a batch");
-    size_t scored = 0;
-    memset(targets, -1, tokens * sizeof *targets);
+    memset(targets, -1, tokens * sizeof *targets);              /* ignored */
     for (int b = 0; b < count; b++) {
         const TaskRow *row = rows[b];
         const int context = row->count - row->targets;
-        memcpy(inputs + (size_t)b * (size_t)T, row->token, (size_t)row->count * sizeof *inputs);
-        memcpy(targets + scored, row->token + context + 1, (size_t)row->targets * sizeof *targets);
-        range[b] = (TokenRange){ (int64_t)b * T + context, row->targets };
-        scored += (size_t)row->targets;
+        memcpy(inputs + b * T, row->token, (size_t)row->count * sizeof *inputs);
+        memcpy(targets + b * T + context, row->token + context + 1, (size_t)row->targets * sizeof *targets);
     }
     gpt_set_batch(model, count, T);
     gpt_load(model, inputs, targets);
     gpt_forward(model);
-    gpt_loss_of(model, range, count);
-    device_download(losses, model->acts.losses.data, scored * sizeof *losses);
-    const float *loss = losses;
-    for (int b = 0; b < count; loss += rows[b++]->targets) {
+    gpt_loss(model);
+    device_download(losses, model->acts.losses.data, tokens * sizeof *losses);
+    for (int b = 0; b < count; b++) {
         TaskRow *row = rows[b];
         row->log_probability = 0;
-        for (int t = 0; t < row->targets; t++) row->log_probability -= loss[t];
+        row->is_greedy = is_lambada(task);
+        for (int i = b * T + row->count - row->targets; i < b * T + row->count; i++) {
+            row->log_probability -= losses[i];
+            row->is_greedy = row->is_greedy && is_likeliest(model, i, targets[i], losses[i], losses + tokens);
+        }
         REQUIRE(isfinite(row->log_probability), "%s: a log-probability is %g: the weights are finite, but the "
                 "activations overflow", task->path, row->log_probability);
-        row->is_greedy = is_lambada(task) && is_greedy(model, row, range[b], loss, losses + tokens);
     }
-    free(range);
     free(losses);
     free(inputs);
 }
 
-void task_score(Task *task, GPT *model, int B) {
+void task_score(Task *task, GPT *m, int B) {
     TaskRow **order = host_alloc((size_t)task->rows * sizeof *order, "the order of the items");
     Report report = {0};
     for (int i = 0; i < task->rows; i++) order[i] = &task->row[i];
     qsort(order, (size_t)task->rows, sizeof *order, compare_rows);
     for (int at = 0, count; at < task->rows; at += count) {
         int T = (order[at]->count + 15) / 16 * 16;      /* few different shapes */
-        if (T > model->config.T) T = model->config.T;
-        count = rows_of_batch(model, (int64_t)B * model->config.T, T, task->rows - at);
+        if (T > task->T) T = task->T;
+        count = (int)fmin((double)B * task->T / T, task->rows - at);
+        /* some attentions need more scratch for many short rows than for a few long ones with as many tokens */
+        while (count > 1 && gpt_act_plan(&m->config, m->attention_name, count, T, m->purpose).bytes > m->act_bytes)
+            count--;
         report_progress(&report, at, task->rows);
-        score_batch(task, model, order + at, count, T);
+        score_batch(task, m, order + at, count, T);
     }
     report_progress(&report, task->rows, task->rows);
     free(order);
@@ -258,9 +230,9 @@ void task_score(Task *task, GPT *model, int B) {
 
 /* ---- Figures */
 
-/* The first row with the highest log-probability, with per_character per character. A choice with no character left
-   after the clean-up is -infinity. */
-static int best_choice(const Task *task, const TaskItem *item, int per_character) {
+/* Whether the label is the first row with the highest log-probability, with per_character per character. A choice with
+   no character left after the clean-up is -infinity. */
+static int is_right(const Task *task, const TaskItem *item, int per_character) {
     int best = 0;
     double highest = -INFINITY;
     for (int i = 0; i < item->count; i++) {
@@ -268,7 +240,7 @@ static int best_choice(const Task *task, const TaskItem *item, int per_character
         double score = row->log_probability / (per_character ? row->characters : 1);
         if (score > highest) highest = score, best = i;
     }
-    return best;
+    return best == item->label;
 }
 
 /* Mean and standard error; sqrt(p (1 - p) / (n - 1)) for a share p. */
@@ -280,11 +252,10 @@ static TaskFigure mean_of(const char *name, double sum, double squares, int coun
 void task_figures(const Task *task, TaskFigure figure[2]) {
     int right = 0, right_norm = 0;
     double sum = 0, squares = 0;
-    for (int i = 0; i < task->items; i++) {
-        const TaskItem *item = &task->item[i];
+    for (const TaskItem *item = task->item; item < task->item + task->items; item++) {
         const TaskRow *row = &task->row[item->first];
-        right += is_lambada(task) ? row->is_greedy : best_choice(task, item, 0) == item->label;
-        right_norm += best_choice(task, item, 1) == item->label;
+        right += is_lambada(task) ? row->is_greedy : is_right(task, item, 0);
+        right_norm += is_right(task, item, 1);
         sum -= row->log_probability;
         squares += row->log_probability * row->log_probability;
     }
@@ -312,8 +283,7 @@ static void write_results(FILE *file, const Task *task, const TaskFigure figure[
 }
 
 void task_evaluate(Task *task, GPT *model, int B, const char *out) {
-    const char *path = out && strcmp(out, "none") ? out : NULL;
-    FILE *file = path ? file_create(path) : NULL;
+    FILE *file = out ? file_create(out) : NULL;
     const double start = seconds_now();
     task_score(task, model, B);
     const double seconds = seconds_now() - start;
@@ -323,14 +293,13 @@ void task_evaluate(Task *task, GPT *model, int B, const char *out) {
     for (int i = 0; i < 2; i++) {
         const TaskFigure *f = &figure[i];
         const int digits = *f->name == 'p' ? 2 : 4;
-        char error[32] = "";
-        if (!isnan(f->error)) snprintf(error, sizeof error, " +- %.*f", digits, f->error);
-        snprintf(text[i], sizeof text[i], "%s %.*f%s", f->name, digits, f->value, error);
+        const int size = snprintf(text[i], sizeof text[i], "%s %.*f", f->name, digits, f->value);
+        if (!isnan(f->error)) snprintf(text[i] + size, sizeof text[i] - (size_t)size, " +- %.*f", digits, f->error);
     }
     print_line(stdout, "%s: %s, %d item%s: %s, %s, %d context%s cut, %d item%s left out, %.1f s", task->path,
                task->name, task->items, plural(task->items), text[0], text[1], task->cut, plural(task->cut),
                task->left_out, plural(task->left_out), seconds);
     if (!file) return;
     write_results(file, task, figure, seconds);
-    file_close_durably(file, path);
+    file_close_durably(file, out);
 }

@@ -43,8 +43,7 @@ Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GP
 void task_free(Task *task);
 
 /* Scores all rows, by length in batches of at most B * config.T tokens: the model was created for B sequences of
-   config.T. gpt_set_batch must be called again before the next batch. report_progress shows progress. Fails when a
-   log-probability is not finite. */
+   config.T. Fails when a log-probability is not finite. */
 void task_score(Task *task, GPT *model, int B);
 
 /* "acc", the share of items whose label has the highest log-probability, and "acc_norm", the same per character; of
@@ -52,7 +51,7 @@ void task_score(Task *task, GPT *model, int B);
 void task_figures(const Task *task, TaskFigure figure[2]);
 
 /* task_score, and a line of figures on stdout. out: a file that gets a JSON object per item and one of the figures;
-   NULL or "none" = no file. */
+   NULL = no file. */
 void task_evaluate(Task *task, GPT *model, int B, const char *out);
 
 #endif

@@ -136,11 +136,10 @@ static void chunks_of_a_smaller_batch_fit(void) {
 /* Generation computes the logits of the last tokens alone: fewer tokens need no more memory, also where a batch of them
    has a larger chunk, 512 rows of 1 MiB where 513 have two of 384. */
 static void shorter_prompts_fit(void) {
-    size_t workspace, bytes[2];
-    const char *attention;
+    size_t bytes[2];
     for (int i = 0; i < 2; i++) {
         const GPTConfig config = { .L = 1, .NH = 1, .C = 8, .T = 513, .V = 1 << 18, .Vp = 1 << 18 };
-        bytes[i] = gpt_act_bytes(&config, "auto", 1, 512 + i, GENERATE, &workspace, &attention);
+        bytes[i] = gpt_act_plan(&config, "auto", 1, 512 + i, GENERATE).bytes;
     }
     EXPECT(bytes[0] <= bytes[1], "512 tokens need %zu bytes, 513 need %zu", bytes[0], bytes[1]);
     EXPECT(bytes[1] < 4 << 20, "513 tokens need %zu bytes", bytes[1]);

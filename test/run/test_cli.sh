@@ -483,7 +483,7 @@ config.json: a file of a run: want its directory, | --resume $dir/a-flash-f32/st
 want a multiple of --batch x --context = 64 | $small --total-batch 100
 --heads 3: want a divisor of --channels 32 | $text --channels 32 --heads 3
 --vocab 512: want 256, the tokens of a text are bytes; or --tokenizer DIR | $small --vocab 512
-the largest that fits is --batch | $text --batch 1000000
+it fits; a smaller --model or --context needs less | $text --batch 1000000
 not even --batch 1 fits | $text --model d48 --context 4000000
 END
 if [ -z "$cuda" ]; then      # 3 TiB with naive attention, 1 GiB with flash

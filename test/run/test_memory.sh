@@ -41,7 +41,7 @@ else
 fi
 
 # ---- Limits of control groups, v2 and v1: the process' own group and those above it; and of the process
-grouped() {       # grouped "FREE of TOTAL" LINE FILE TEXT...: a plan where LINE is /proc/self/cgroup
+grouped() {       # grouped "FREE of TOTAL"|THREADS LINE FILE TEXT...: a plan where LINE is /proc/self/cgroup
     want=$1 line=$2; shift 2
     unshare -rm sh -c '
         line=$1 gpt=$2 options=$3; shift 3
@@ -53,9 +53,9 @@ grouped() {       # grouped "FREE of TOTAL" LINE FILE TEXT...: a plan where LINE
             shift 2
         done
         exec "$gpt" $options --dry-run' sh "$line" "$gpt" "$text --batch 1" "$@" > "$dir/group.out" 2>&1
-    is "free memory in $line" "$(sed -n 's/^  free *//p' "$dir/group.out")" "$want"
+    is "limits in $line" "$(sed -n 's/^  free *//p; s/^device .*, //p' "$dir/group.out" | grep -x "$want")" "$want"
 }
-name="limits of memory" text="--data $dir/text/train.txt --val-fraction 0 --model d4 --context 256"
+name="limits of memory and cores" text="--data $dir/text/train.txt --val-fraction 0 --model d4 --context 256"
 if [ "$cuda" ] || ! unshare -rm sh -c 'mount --bind /proc/self/status /proc/$$/cgroup' 2> /dev/null; then
     skip_test "$name" "for the CPU, where files can be mounted"
 else
@@ -63,6 +63,7 @@ else
     grouped "500 MiB of 600 MiB" 0::/a/b a/b/memory.max max a/memory.max 629145600 a/memory.current 209715200 \
         a/memory.stat "inactive_file 104857600"
     grouped "400 MiB of 400 MiB" 4:cpu,memory:/a memory/a/memory.limit_in_bytes 419430400 memory/memory.stat ""
+    grouped "1 thread" 0::/a/b a/cpu.max "100000 100000" a/b/cpu.max "max 100000"
     grouped "300 MiB of 300 MiB" 4:memory:/elsewhere memory/memory.limit_in_bytes 314572800
     (ulimit -v 400000; refuses " MiB are free; " "$gpt" $text --batch 24; exit $bad) || bad=1
     close_test "$name"
