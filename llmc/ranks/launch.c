@@ -2,14 +2,13 @@
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
-#include <netinet/in.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../kernels/check.h"
@@ -19,44 +18,41 @@
 #include "../base/os.h"
 #include "../base/terminal.h"
 #include "rendezvous.h"
-#include "sockets.h"
 
-enum { RANKS_MAX = 4096, KILL_SECONDS = 5 };    /* KILL_SECONDS: from SIGTERM to SIGKILL, after a failure */
+enum { KILL_SECONDS = 4 };      /* from a failure to the end of the ranks that do not end by themselves */
 
 int launch_local_rank;
 
 /* ---- Variables of launchers */
 
 typedef struct {
-    const char *sign;                               /* set in the processes that it starts */
-    const char *name, *rank, *local_rank, *size;    /* what it is called, and its variables */
-    const char *job;                                /* the same in all ranks, another in other jobs */
-    const char *host_size;                          /* number of ranks on this host; NULL = not known */
-    const char *nodes;                              /* list of hosts; NULL = none */
+    const char *sign, *name;                /* a variable of the processes that it starts; what it is called */
+    const char *rank, *local_rank, *size;   /* its variables */
+    const char *job;                        /* the same in all ranks, another in other jobs */
+    const char *host_size;                  /* number of ranks on this host; NULL = not known */
 } Launcher;
 
-#define TORCHRUN       "torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", NULL, NULL
-#define MPIRUN(V, job) "mpirun", V "RANK", V "LOCAL_RANK", V "SIZE", job, V "LOCAL_SIZE", NULL
-#define MPIEXEC(local_rank, host_size) "mpiexec", "PMI_RANK", local_rank, "PMI_SIZE", "SLURM_JOB_ID", host_size, NULL
-#define SRUN(size)     "srun", "SLURM_PROCID", "SLURM_LOCALID", size, "SLURM_JOB_ID", NULL, "SLURM_JOB_NODELIST"
+#define OMPI "OMPI_COMM_WORLD_"
+#define MV2  "MV2_COMM_WORLD_"
+#define SRUN(size) "srun", "SLURM_PROCID", "SLURM_LOCALID", size, "SLURM_JOB_ID", NULL
 
-/* The first with its sign is the launcher: mpirun can start its processes by srun, and srun sets PMI_SIZE, too. */
+/* The first with its sign is the launcher: mpirun can start its processes by srun, and srun sets PMI_SIZE, too. The
+   process that runs a batch script of Slurm has no SLURM_STEP_ID, and is alone. */
 static const Launcher launchers[] = {
-    { "RANK",                 TORCHRUN },
-    { "OMPI_COMM_WORLD_SIZE", MPIRUN("OMPI_COMM_WORLD_", "PMIX_NAMESPACE") },   /* Open MPI */
-    { "MV2_COMM_WORLD_SIZE",  MPIRUN("MV2_COMM_WORLD_", "SLURM_JOB_ID") },      /* MVAPICH2 */
-    { "MPI_LOCALRANKID",      MPIEXEC("MPI_LOCALRANKID", "MPI_LOCALNRANKS") },  /* MPICH, Intel MPI */
+    { "RANK", "torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", NULL },
+    { OMPI "SIZE", "mpirun", OMPI "RANK", OMPI "LOCAL_RANK", OMPI "SIZE", "PMIX_NAMESPACE", OMPI "LOCAL_SIZE" },
+    { MV2 "SIZE", "mpirun", MV2 "RANK", MV2 "LOCAL_RANK", MV2 "SIZE", "SLURM_JOB_ID", MV2 "LOCAL_SIZE" },
+    { "MPI_LOCALRANKID", "mpiexec", "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "SLURM_JOB_ID", "MPI_LOCALNRANKS" },
     { "SLURM_STEP_NUM_TASKS", SRUN("SLURM_STEP_NUM_TASKS") },
-    { "SLURM_STEP_ID",        SRUN("SLURM_NTASKS") },       /* not in the process that runs a batch script, alone */
-    { "PMI_SIZE",             MPIEXEC("PMI_RANK", "PMI_SIZE") },                /* others, on one host */
-    { "LOCAL_RANK",           TORCHRUN },
-    { "WORLD_SIZE",           TORCHRUN },
+    { "SLURM_STEP_ID", SRUN("SLURM_NTASKS") },
+    { "PMI_SIZE", "mpiexec", "PMI_RANK", "PMI_RANK", "PMI_SIZE", "SLURM_JOB_ID", "PMI_SIZE" },      /* one host */
+    { "WORLD_SIZE", "torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", NULL },
 };
 enum { LAUNCHERS = sizeof launchers / sizeof *launchers };
 
-static int is_set(const char *name) {
+static const char *value_of(const char *name, const char *otherwise) {
     const char *value = getenv(name);
-    return value && *value;
+    return value && *value ? value : otherwise;
 }
 
 static int integer_of(const char *text, int max) {       /* -1 = none of 0 .. max */
@@ -67,59 +63,50 @@ static int integer_of(const char *text, int max) {       /* -1 = none of 0 .. ma
 }
 
 static int require_variable(const char *name, int min, int max) {
-    REQUIRE(is_set(name), "%s is not set, though other variables of several processes are: want RANK, LOCAL_RANK, "
-            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or none of them", name);
-    int value = integer_of(getenv(name), max);
-    REQUIRE(value >= min, "%s=%.100s: want an integer, %d .. %d", name, getenv(name), min, max);
+    const char *text = value_of(name, NULL);
+    REQUIRE(text, "%s is not set, though other variables of several processes are: want RANK, LOCAL_RANK, WORLD_SIZE, "
+            "MASTER_ADDR and MASTER_PORT, or none of them", name);
+    int value = integer_of(text, max);
+    REQUIRE(value >= min, "%s=%.100s: want an integer, %d .. %d", name, text, min, max);
     return value;
 }
 
-/* The first of "node[03-07,9],x": node03. Brackets can be anywhere in a name, and there can be several. */
-static void read_first_host(const char *list) {
-    const char *whole = list;
-    size_t length = 0;
-    for (; *list && *list != ',' && length < sizeof root.host - 1; list++) {
-        if (*list != '[') {
-            root.host[length++] = *list;
-            continue;
-        }
-        const char *close = strchr(list, ']');
-        REQUIRE(close, "node list of Slurm '%.100s': want a ] after [", whole);
-        while (length < sizeof root.host - 1 && !strchr("-,]", *++list)) root.host[length++] = *list;
-        list = close;
-    }
-    root.host[length] = 0;
-    REQUIRE(length, "SLURM_JOB_NODELIST: want the hosts of the job");
-}
-
-static const char *value_of(const char *name, const char *otherwise) { return is_set(name) ? getenv(name) : otherwise; }
-
 static const Launcher *find_launcher(void) {
-    for (int i = 0; i < LAUNCHERS; i++) if (is_set(launchers[i].sign)) return &launchers[i];
+    for (int i = 0; i < LAUNCHERS; i++) if (value_of(launchers[i].sign, NULL)) return &launchers[i];
     return NULL;
 }
 
-/* Sets host and port of rank 0, and as the key the job's name, else the process that started the ranks of one host. */
+/* The first of "node[03-07,9],x": node03. */
+static void read_first_host(const char *list) {
+    const int name = (int)strcspn(list, "[,");
+    const char *number = list[name] == '[' ? list + name + 1 : "";
+    snprintf(root.host, sizeof root.host, "%.*s%.*s", name, list, (int)strcspn(number, "-,]"), number);
+    REQUIRE(*root.host, "SLURM_JOB_NODELIST: want the hosts of the job");
+}
+
+/* Sets host and port of rank 0, and as the key the secret, else the job's name, else the process that started the ranks
+   of one host. */
 static void read_address(const Launcher *l) {
-    const int has_address = is_set("MASTER_ADDR");
-    const int is_one_host = l->host_size && (is_set(l->host_size) ? atoi(getenv(l->host_size)) == comm_size
-                                                                  : launch_local_rank == comm_rank);
+    const char *address = value_of("MASTER_ADDR", NULL), *secret = value_of("TRAIN_GPT_SECRET", NULL);
+    const int is_srun = !strcmp(l->name, "srun");
     char parent[16] = "";
-    REQUIRE(has_address || l->nodes || is_one_host, "MASTER_ADDR is not set: want the host of rank 0%s",
-            l->host_size ? ", as there are several" : "");
-    if (has_address)   snprintf(root.host, sizeof root.host, "%s", getenv("MASTER_ADDR"));
-    else if (l->nodes) read_first_host(value_of("SLURM_STEP_NODELIST", value_of(l->nodes, "")));
+    if (address)       snprintf(root.host, sizeof root.host, "%s", address);
+    else if (is_srun)  read_first_host(value_of("SLURM_STEP_NODELIST", value_of("SLURM_JOB_NODELIST", "")));
     else {
+        REQUIRE(l->host_size && integer_of(value_of(l->host_size, ""), RANKS_MAX) == comm_size,
+                "MASTER_ADDR is not set: want the host of rank 0%s", l->host_size ? ", as there are several" : "");
         strcpy(root.host, "127.0.0.1");
         snprintf(parent, sizeof parent, "%d", (int)getppid());
     }
-    for (const char *c = root.host; *c; c++)
-        REQUIRE(isgraph((unsigned char)*c), "MASTER_ADDR=%s: want a host's name or address", root.host);
-    snprintf(root.key, sizeof root.key, "%s:%.80s.%.20s", l->name, value_of(l->job, value_of("SLURM_JOB_ID", parent)),
-             l->nodes ? value_of("SLURM_STEP_ID", "") : "");
+    char *job = format_string("%s:%.80s.%.20s", l->name, value_of(l->job, value_of("SLURM_JOB_ID", parent)),
+                              is_srun ? value_of("SLURM_STEP_ID", "") : "");
     /* jobs that share a machine have ports of their own, below the range that the system gives to connections */
-    root.port = is_set("MASTER_PORT") || (has_address && !l->nodes) ? require_variable("MASTER_PORT", 1, 65534) + 1
-               : 20000 + (int)(xxh64(root.key, strlen(root.key)) % 10000);
+    root.port = value_of("MASTER_PORT", NULL) || (address && !is_srun) ? require_variable("MASTER_PORT", 1, 65534) + 1
+                : 20000 + (int)(xxh64(job, strlen(job)) % 10000);
+    /* no job's name begins with ! */
+    const int length = snprintf(root.key, KEY_BYTES, "%s%s", secret ? "!" : "", secret ? secret : job);
+    REQUIRE(length < KEY_BYTES, "TRAIN_GPT_SECRET has %d characters: want at most %d", length - 1, KEY_BYTES - 2);
+    free(job);
 }
 
 /* Sets rank and size. */
@@ -129,21 +116,10 @@ static void read_variables(void) {
     comm_size = require_variable(l->size, 1, RANKS_MAX);
     comm_rank = require_variable(l->rank, 0, comm_size - 1);
     launch_local_rank = require_variable(l->local_rank, 0, comm_size - 1);
-    REQUIRE(launch_local_rank <= comm_rank || l->host_size, "%s=%d with %s=%d: want at most that", l->local_rank,
-            launch_local_rank, l->rank, comm_rank);        /* mpirun of Open MPI numbers them in another order */
-    REQUIRE(!is_set("WORLD_SIZE") || integer_of(getenv("WORLD_SIZE"), INT_MAX) == comm_size,
-            "WORLD_SIZE=%.100s, but %s=%d: unset WORLD_SIZE", getenv("WORLD_SIZE"), l->size, comm_size);
+    const char *size = value_of("WORLD_SIZE", NULL);
+    REQUIRE(!size || integer_of(size, RANKS_MAX) == comm_size, "WORLD_SIZE=%.100s, but %s=%d: unset WORLD_SIZE", size,
+            l->size, comm_size);
     if (comm_size > 1) read_address(l);
-}
-
-static void read_secret(void) {
-    const char *secret = value_of("TRAIN_GPT_SECRET", NULL);
-    if (!secret) return;
-    REQUIRE(strlen(secret) < KEY_BYTES - 1, "the secret has %zu characters: want at most %d", strlen(secret),
-            KEY_BYTES - 2);
-    memset(root.key, 0, sizeof root.key);
-    snprintf(root.key, sizeof root.key, "!%s", secret);       /* no job's name begins so */
-    root.is_secret = 1;
 }
 
 /* ---- --gpus */
@@ -166,34 +142,31 @@ static int processes_wanted(const char *gpus) {
     return count;
 }
 
-/* Waits for all processes, and exits. A Ctrl-C on the terminal reaches them by itself (its si_code is SI_KERNEL);
-   signals that a process sent to this one are passed on. */
+static void signal_ranks(const pid_t *pids, int count, int signal) {
+    for (int i = 0; i < count; i++) if (pids[i]) kill(pids[i], signal);
+}
+
+/* Waits for all processes, passes signals on, and exits. After a failure the ranks end each other; the kernel kills
+   those that are left when this process exits (PR_SET_PDEATHSIG). */
 __attribute__((noreturn)) static void wait_for_ranks(pid_t *pids, int count, const sigset_t *signals) {
     char killed[128] = "";
-    double kill_at = 0;
+    double end_s = INFINITY;
     int code = 0;
-    for (int left = count; left; ) {
-        siginfo_t info;
-        int signal = sigtimedwait(signals, &info, &(struct timespec){ .tv_sec = 1 }), status;
-        if (signal > 0 && signal != SIGCHLD && info.si_code <= 0)
-            for (int i = 0; i < count; i++) if (pids[i]) kill(pids[i], signal);
+    for (int left = count, status; left && seconds_now() < end_s; ) {
+        const int signal = sigtimedwait(signals, NULL, &(struct timespec){ .tv_sec = 1 });
+        if (signal > 0 && signal != SIGCHLD) signal_ranks(pids, count, signal);
         for (int i = 0; i < count; i++) {
             if (!pids[i] || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
-            int result = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-            if (result && (!code || code == EXIT_TRY_AGAIN)) code = result;
-            if (result && result != EXIT_TRY_AGAIN && !kill_at) {
-                kill_at = seconds_now() + KILL_SECONDS;
-                if (WIFSIGNALED(status))
-                    snprintf(killed, sizeof killed, "rank %d (pid %d) was killed by signal %d (%s)", i, (int)pids[i],
-                             WTERMSIG(status), strsignal(WTERMSIG(status)));
-                for (int other = 0; other < count; other++)
-                    if (pids[other] && other != i) kill(pids[other], SIGTERM), kill(pids[other], SIGCONT);
-            }
+            const int result = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
             pids[i] = 0;
             left--;
+            if (result && (!code || code == EXIT_TRY_AGAIN)) code = result;
+            if (!result || result == EXIT_TRY_AGAIN || end_s < INFINITY) continue;
+            end_s = seconds_now() + KILL_SECONDS;
+            if (WIFEXITED(status)) signal_ranks(pids, count, SIGTERM);      /* those that are not connected, too */
+            else snprintf(killed, sizeof killed, "rank %d was killed by signal %d (%s)", i, WTERMSIG(status),
+                          strsignal(WTERMSIG(status)));
         }
-        if (kill_at && seconds_now() > kill_at)
-            for (int i = 0; i < count; i++) if (pids[i]) kill(pids[i], SIGKILL);
     }
     if (*killed && !atomic_exchange(root.reported, 1)) print_line(stderr, "%s", killed);
     exit(code);
@@ -202,15 +175,10 @@ __attribute__((noreturn)) static void wait_for_ranks(pid_t *pids, int count, con
 /* Returns in the children. They inherit the key, and rank 0 its socket: no other program can take the port. */
 static void start_processes(int count) {
     static const int passed_on[] = { SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
-    pid_t pids[RANKS_MAX], parent = getpid();
+    pid_t pids[RANKS_MAX];
     sigset_t signals, before;
-    struct sockaddr_in address;
-    root.listener = socket_listen(0, 1);
-    REQUIRE(!getsockname(root.listener, (struct sockaddr *)&address, &(socklen_t){ sizeof address }) &&
-            (root.is_secret || getrandom(root.key, KEY_BYTES, 0) == KEY_BYTES), "--gpus %d: %s", count,
-            strerror(errno));
-    root.port = ntohs(address.sin_port);
-    strcpy(root.host, "127.0.0.1");
+    rendezvous_listen();
+    REQUIRE(getrandom(root.key, KEY_BYTES, 0) == KEY_BYTES, "--gpus %d: %s", count, strerror(errno));
     sigemptyset(&signals);
     for (int i = 0; i < 5; i++) sigaddset(&signals, passed_on[i]);
     sigprocmask(SIG_BLOCK, &signals, &before);
@@ -220,11 +188,10 @@ static void start_processes(int count) {
         REQUIRE(pids[i] >= 0, "--gpus %d: cannot start process %d: %s", count, i, strerror(errno));
         if (pids[i]) continue;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) _exit(1);
         sigprocmask(SIG_SETMASK, &before, NULL);
         comm_rank = launch_local_rank = i;
         comm_size = count;
-        if (i) close(root.listener);
+        if (i) close(root.listener), root.listener = -1;
         return;
     }
     close(root.listener);
@@ -240,7 +207,6 @@ void launch_start(const Settings *s) {
     root.reported = mmap(NULL, sizeof *root.reported, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(root.reported != MAP_FAILED, "shared memory: %s", strerror(errno));
     read_variables();
-    read_secret();
     REQUIRE(count == 1 || comm_size == 1, "--gpus %s: this is one of %d processes that %s has started: want one GPU "
             "each, without --gpus", s->gpus, comm_size, find_launcher()->name);
     int tasks = integer_of(value_of("SLURM_NTASKS", ""), INT_MAX);

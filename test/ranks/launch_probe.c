@@ -77,7 +77,7 @@ static int connect_to(int port) {
 /* Silent connections, more than rank 0 keeps; HTTP; noise; the start of a message of 4 GiB; one sent byte by byte. */
 static void send_garbage(int port) {
     static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    const struct { uint32_t magic, kind, bytes; char rest[20]; } huge = { 0x54504754, 1, UINT32_MAX, "" };
+    const struct { uint32_t magic, kind, bytes; char rest[200]; } huge = { 0x54504754, 1, UINT32_MAX, "" };
     char noise[5000];
     signal(SIGPIPE, SIG_IGN);
     for (size_t i = 0; i < sizeof noise; i++) noise[i] = (char)(i * i * 2654435761u >> 13);

@@ -186,8 +186,8 @@ collectives() {
     PROBE_0=wait PROBE_1=wait "$probe" --gpus 2 $quick 2> "$dir/wait-3" > "$dir/run.out" & three=$!
     PROBE_0=wait PROBE_1=busy "$probe" --gpus 2 $quick 2> "$dir/busy" > "$dir/run.out" & four=$!
     ends 1 $one $two $three $four
-    one_line "$dir/wait-1" "a collective has not ended for 1 s, at steps 5 to [0-9]*: it waits for rank 2 (host .*);"
-    one_line "$dir/wait-2" "it waits for ranks 0, 2;"
+    one_line "$dir/wait-1" "a collective has not ended for 1 s, at step 5: it waits for rank 2 (host .*);"
+    one_line "$dir/wait-2" "it waits for rank 0 (host .*), rank 2 (host .*);"
     one_line "$dir/wait-3" "all ranks take part"
     is "a busy rank has time" "$(sed 's/ (.*)//; s/, at step.*//' "$dir/busy")" \
         "train_gpt: waiting for rank 1: at work on texts, samples or checkpoints
@@ -267,11 +267,10 @@ by_srun() {
     is "output of task 1" "$(cat "$dir/expect.out")" ""
     expect "output of task 0" grep -q "rank 0 of 2, local 0, joined" "$dir/0.out"
     lists=
-    for list in "127.0.0.9" "127.0.0.9,x" "127.0.0.[9-12,20],x" "127.0.[0,5].[9,20]" "127.[0-1].0.9,y[3-7]"; do
+    for list in "127.0.0.9" "127.0.0.9,x" "127.0.0.[9-12,20],x" "127.0.0.[9,20]"; do
         task 1 1 SLURM_JOB_NODELIST="$list" "$probe" --rendezvous-timeout 1 2> "$dir/list-$list" &
         lists="$lists $!"
     done
-    refuses "node list of Slurm 'a[1-2': want a ]" task 1 1 SLURM_JOB_NODELIST="a[1-2" "$probe"
     refuses "SLURM_JOB_NODELIST: want the hosts" task 1 1 "$probe"
     refuses "WORLD_SIZE=8, but SLURM_NTASKS=2: unset WORLD_SIZE" task 1 1 WORLD_SIZE=8 "$probe"
     expect "one task" task 0 0 SLURM_NTASKS=1 "$probe" --steps 1
@@ -319,10 +318,9 @@ RANK=0,LOCAL_RANK=0,WORLD_SIZE=2,MASTER_ADDR=127.0.0.1,MASTER_PORT=65535 MASTER_
 RANK=2,LOCAL_RANK=0,WORLD_SIZE=2 RANK=2: want an integer, 0 .. 1
 RANK=x,LOCAL_RANK=0,WORLD_SIZE=2 RANK=x: want an integer
 RANK=0,LOCAL_RANK=0,WORLD_SIZE=0 WORLD_SIZE=0: want an integer, 1 .. 4096
-RANK=0,LOCAL_RANK=1,WORLD_SIZE=2 LOCAL_RANK=1 with RANK=0: want at most that
 END
-    refuses "MASTER_ADDR=a?[31m: want a host's name or address" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 \
-        MASTER_ADDR="$(printf 'a\033[31m')" MASTER_PORT=$port "$probe"
+    refuses "did not reach rank 0 at a?[31m:$((port + 1)) within 1 s:" env RANK=1 LOCAL_RANK=1 \
+        WORLD_SIZE=2 MASTER_ADDR="$(printf 'a\033[31m')" MASTER_PORT=$port "$probe" --rendezvous-timeout 1
     refuses "--gpus 2: this is one of 2 processes that torchrun" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 \
         MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$probe" --gpus 2
     expect "a job of one process" env RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 "$probe" --gpus 2 --steps 1
@@ -335,12 +333,12 @@ missing() {
     rank 0 4 --rendezvous-timeout 1; zero=$pid
     rank 1 4 --rendezvous-timeout 1
     ends 1 $zero $pid
-    one_line "$dir/0.err" "^train_gpt: rendezvous: ranks 2, 3 of 4 did not connect to 127.0.0.1:$((port + 1)) \
+    one_line "$dir/0.err" "^train_gpt: rendezvous: rank 2, rank 3 did not reach rank 0 at 127.0.0.1:$((port + 1)) \
 within 1 s;"
     is "what rank 1 says, which is there" "$(cat "$dir/1.err")" ""
     rank 1 2 --rendezvous-timeout 1
     ends 1
-    one_line "$dir/1.err" "^train_gpt: rendezvous: rank 1 on host $host did not reach rank 0 at \
+    one_line "$dir/1.err" "^train_gpt: rendezvous: rank 1 (host $host, .*) did not reach rank 0 at \
 127.0.0.1:$((port + 1)) within 1 s: Connection refused;"
     close_test "missing ranks are named, and so is a rank 0 that is missing"
 
@@ -367,16 +365,18 @@ garbage() {
 }
 
 secrets() {
+    other="did not reach rank 0 at 127.0.0.1:$((port + 1)) within 1 s: it does not accept this rank: want the same"
     export TRAIN_GPT_SECRET=hunter2
-    rank 0 2 --rendezvous-timeout 2; zero=$pid
-    TRAIN_GPT_SECRET=hunter3; rank 1 2 --rendezvous-timeout 2
-    ends 1
-    one_line "$dir/1.err" "rank 0 at 127.0.0.1:$((port + 1)) refuses rank 1 on host $host, as it has another secret;"
-    unset TRAIN_GPT_SECRET; rank 1 2 --rendezvous-timeout 2
-    ends 1
-    one_line "$dir/1.err" "refuses rank 1 on host $host, as it has another secret;"
+    rank 0 2 --rendezvous-timeout 4; zero=$pid
+    wait_for . "$dir/rank.0"
+    TRAIN_GPT_SECRET=hunter3; rank 1 2 --rendezvous-timeout 1; one=$pid
+    ends 1 $one
+    one_line "$dir/1.err" "^train_gpt: rendezvous: rank 1 (host $host, pid $one) $other"
+    unset TRAIN_GPT_SECRET; rank 1 2 --rendezvous-timeout 1; one=$pid
+    ends 1 $one
+    one_line "$dir/1.err" "$other"
     ends 1 $zero
-    one_line "$dir/0.err" "rank 1 of 2 did not connect to .* within 2 s: one from .*127.0.0.1 was refused, as it"
+    one_line "$dir/0.err" "rank 1 did not reach rank 0 at .* within 4 s: rank 1 (.*, pid $one) has another secret"
     next_port
     TRAIN_GPT_SECRET=hunter2 rank 0 2 $short
     TRAIN_GPT_SECRET=hunter2 rank 1 2 $short
@@ -387,9 +387,10 @@ secrets() {
     expect "no file has it" test -z "$(grep -r hunter "$dir/secret" "$dir/expect.out")"
     next_port
     TORCHELASTIC_RUN_ID=a rank 0 2 $quick; zero=$pid
-    TORCHELASTIC_RUN_ID=b rank 1 2 $quick
+    wait_for . "$dir/rank.0"
+    TORCHELASTIC_RUN_ID=b rank 1 2 --rendezvous-timeout 1
     ends 1
-    one_line "$dir/1.err" "refuses rank 1 on host $host, as it belongs to another job, or has a secret;"
+    one_line "$dir/1.err" "within 1 s: it does not accept this rank: want the same"
     kill $zero; wait $zero
     close_test "another secret or job cannot join; the secret is in no file"
 }
@@ -456,8 +457,8 @@ waits() {
     next_port
     rank 1 2 --rendezvous-timeout 6
     ends 1 $zero $pid
-    for line in "0 train_gpt: rank 1 of 2 did not connect to 127.0.0.1:[0-9]* so far" \
-                "1 train_gpt: rank 1 on host .* did not reach rank 0 at 127.0.0.1:[0-9]* so far: Connection refused"
+    for line in "0 train_gpt: rank 1 did not reach rank 0 at 127.0.0.1:[0-9]* so far" \
+                "1 train_gpt: rank 1 (host .*) did not reach rank 0 at 127.0.0.1:[0-9]* so far: Connection refused"
     do
         file=$dir/${line%% *}.err
         head -n 1 "$file" | grep -q -- "^${line#* }" && [ "$(wc -l < "$file")" = 2 ] || {
