@@ -391,7 +391,7 @@ static void every_f16_and_bf16_is_exact(void) {
 
 int main(void) {
     scratch_open();
-    test_device_open((DeviceOptions){ .threads = 2 });
+    test_device_open((DeviceOptions){0});
     RUN(models_of_transformers);
     RUN(longer_context);
     RUN(bad_indexes_are_refused);
