@@ -6,7 +6,7 @@
 set -eu
 export LC_ALL=C
 case ${1-} in --help|-h) sed -n '2,/^[^#]/s/^# //p' "$0"; exit ;; esac
-hub=${HF_ENDPOINT:-https://huggingface.co}      # a mirror, as for huggingface_hub
+hub=${HF_ENDPOINT:-https://huggingface.co} hub=${hub%/}         # a mirror, as for huggingface_hub
 headers=$(mktemp)
 trap 'rm -f "$headers"' EXIT
 trap 'give_up interrupted' HUP INT TERM

@@ -52,10 +52,6 @@ def draw_parameters(model, C, rng):
         p.data.copy_(torch.from_numpy(values))
 
 
-def name_of(out):
-    return out.removesuffix(".safetensors")
-
-
 def make(B, T, L, NH, C, V, context, ignored, steps, seed, lr, max_norm, out):
     rng = np.random.default_rng(seed)
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
@@ -77,7 +73,7 @@ def make(B, T, L, NH, C, V, context, ignored, steps, seed, lr, max_norm, out):
 
     weights = {name: p.detach().numpy().astype(np.float32) for name, p in model.named_parameters()}
     assert "lm_head.weight" not in weights, "the head is tied to the token table"
-    save_file(weights, f"{name_of(out)}.model.safetensors", metadata={"format": "pt"})
+    save_file(weights, f"{out.removesuffix('.safetensors')}.model.safetensors", metadata={"format": "pt"})
     tensors, losses, norms = {}, [], []
     for step in range(steps):
         logits = model(x, use_cache=False).logits
