@@ -4,6 +4,7 @@
 #include "../../kernels/check.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -135,12 +136,9 @@ int dir_has_file(const char *dir, const char *name) {
 }
 
 Path file_parent(const char *path) {
-    size_t length = strlen(path);
-    while (length > 1 && path[length - 1] == '/') length--;
-    while (length > 0 && path[length - 1] != '/') length--;
-    while (length > 1 && path[length - 1] == '/') length--;
-    Path parent;
-    snprintf(parent.text, sizeof parent.text, "%.*s", length ? (int)length : 1, length ? path : ".");
+    Path name, parent;
+    snprintf(name.text, sizeof name.text, "%s", path);
+    snprintf(parent.text, sizeof parent.text, "%s", dirname(name.text));
     return parent;
 }
 

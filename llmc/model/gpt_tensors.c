@@ -14,6 +14,8 @@
 
 /* ---- Sizes */
 
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 static const struct { const char *name, *gpt2_name; int L, NH, C, T; } named[] = {
     { "d2",  "",             2,  2,  128,  256 }, { "d4",  "",            4,  4,  256,  256 },
     { "d6",  "",             6,  6,  384,  256 }, { "d8",  "",            8,  8,  512,  256 },
@@ -68,13 +70,96 @@ int gpt_local_tokens(const GPTConfig *c) {
 
 int gpt_groups(const GPTConfig *c) { return comm_size / sharing_ranks(c); }
 
-/* ---- The tables: each X macro of gpt_tensors.h becomes entries */
+/* ---- Tables of tensors */
+
+/* Appends an entry named prefix + name; *entry.field = shape, its data is set by place. */
+static void add_entry(TensorTable *table, const char *prefix, const char *name, Tensor shape, TensorEntry entry) {
+    snprintf(entry.name, sizeof entry.name, "%s%s", prefix, name);
+    entry.bytes = (size_t)(ceil_div(tensor_count(shape), 128) * 128) * dtype_bytes(shape.dtype);
+    entry.offset = table->bytes;
+    *entry.field = shape;
+    table->entry = host_grow(table->entry, (size_t)table->count, &table->room, sizeof entry, "a table of tensors");
+    table->entry[table->count++] = entry;
+    if (!entry.phases && !entry.same) table->bytes += entry.bytes;
+}
+
+/* Whether two entries have a common phase and overlap in memory. */
+static int collides(const TensorEntry *a, const TensorEntry *b) {
+    return (a->phases & b->phases) && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+}
+
+/* Places the entries with phases behind all others; two share memory only if they have no common phase. Returns the
+   bytes of that memory. First fit, the last entry first: each moves up past those before it that it collides with.
+   While they need more than the phase with the most bytes, the entry that ends last is the first one of another try
+   (Joslin and Clements 1999, "Squeaky wheel optimization"): 124M at B = 64 needs 683 MiB, where the largest first need
+   870. Models need up to 18 tries; a few stay 1 KiB above that phase. */
+static size_t overlap_phases(TensorTable *table) {
+    const size_t start = table->bytes;
+    TensorEntry *end = table->entry + table->count;
+    TensorEntry **shared = host_alloc((size_t)table->count * sizeof *shared, "a table of tensors");
+    size_t phase_bytes[32] = {0}, max_bytes = 0;
+    int count = 0, last = 0;
+    for (TensorEntry *entry = end; entry-- > table->entry; ) {
+        if (entry->phases) shared[count++] = entry;
+        for (int k = 0; k < 32; k++)
+            if (entry->phases >> k & 1 && (phase_bytes[k] += entry->bytes) > max_bytes) max_bytes = phase_bytes[k];
+    }
+    for (int tries = 0; tries < 32 && table->bytes != start + max_bytes; tries++) {
+        TensorEntry *first = shared[last];
+        memmove(shared + 1, shared, (size_t)last * sizeof *shared);
+        shared[0] = first;
+        table->bytes = start;
+        for (int i = 0; i < count; i++) {
+            TensorEntry *entry = shared[i];
+            entry->offset = start;
+            for (int j = 0; j < i; j++) {
+                if (!collides(entry, shared[j])) continue;
+                entry->offset = shared[j]->offset + shared[j]->bytes;
+                j = -1;                         /* after a move it may collide with an earlier one */
+            }
+            if (entry->offset + entry->bytes <= table->bytes) continue;
+            table->bytes = entry->offset + entry->bytes;
+            last = i;
+        }
+    }
+    for (TensorEntry *entry = table->entry; entry < end; entry++)
+        if (entry->same) entry->offset = entry[-1].offset;
+    free(shared);
+    return table->bytes - start;
+}
+
+/* Copies the offsets of a table with the same entries, of larger tensors. */
+static void reuse_offsets(TensorTable *table, const TensorTable *larger, const char *what) {
+    for (int i = 0; i < table->count; i++) {
+        const TensorEntry *place = &larger->entry[i];
+        REQUIRE(table->entry[i].bytes <= place->bytes, "%s needs %zu bytes for %s, %zu are allocated", what,
+                table->entry[i].bytes, place->name, place->bytes);
+        table->entry[i].bytes = place->bytes;
+        table->entry[i].offset = place->offset;
+    }
+    table->bytes = larger->bytes;
+}
+
+/* Sets the addresses of all tensors; empty ones are absent. */
+static void place_table(TensorTable *table, void *memory) {
+    table->memory = memory;
+    for (int i = 0; i < table->count; i++)
+        table->entry[i].field->data = table->entry[i].bytes ? (char *)memory + table->entry[i].offset : NULL;
+}
+
+Tensor tensor_table_flat(const TensorTable *table, DType dtype) {
+    return tensor_of(table->memory, dtype, 1, (int64_t)(table->bytes / dtype_bytes(dtype)));
+}
+
+/* ---- Parameters: each X macro of gpt_tensors.h becomes entries */
 
 #define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[4]){__VA_ARGS__}
 
 static void begin_group(Params *params, int group, DType dtype) {
-    tensor_table_align(&params->table, 128 * comm_size, dtype);
-    params->group_start[group - FIRST_GROUP] = (int64_t)(params->table.bytes / dtype_bytes(dtype));
+    const int64_t unit = 128 * comm_size, end = (int64_t)(params->table.bytes / dtype_bytes(dtype));
+    const int64_t start = ceil_div(end, unit) * unit;
+    params->table.bytes = (size_t)start * dtype_bytes(dtype);
+    params->group_start[group - FIRST_GROUP] = start;
 }
 
 static void params_layout(Params *params, const GPTConfig *config, DType dtype) {
@@ -83,7 +168,7 @@ static void params_layout(Params *params, const GPTConfig *config, DType dtype) 
     *params = (Params){ .block = host_alloc((size_t)config->L * sizeof *params->block, "the table of blocks"),
                         .group_start = host_alloc(((size_t)config->L + 3) * sizeof(int64_t), "the table of groups") };
 #define ADD(member, name, shape, in_file, initial, decays, count) \
-    tensor_table_add(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
+    add_entry(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
                      (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays, \
                                     .matrices = count, .watched = 1 });
     Params *p = params;         /* p: the struct that has the member */
@@ -110,7 +195,7 @@ Tensor params_group(const Params *params, int group, DType dtype) {
 
 static void params_place(Params *params, const GPTConfig *config, DType dtype, void *memory) {
     params_layout(params, config, dtype);
-    tensor_table_place(&params->table, memory);
+    place_table(&params->table, memory);
     if (!config->untied) params->lm_head = params->wte;
 }
 
@@ -121,7 +206,7 @@ void params_create(Params *params, const GPTConfig *config, DType dtype, const c
 
 void params_free(Params *params) {
     comm_free(params->table.memory);
-    tensor_table_free(&params->table);
+    free(params->table.entry);
     free(params->block);
     free(params->group_start);
     *params = (Params){0};
@@ -223,12 +308,11 @@ static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name,
     TensorTable *table = &m->acts.table;
     if (!is_training(m) && phases != KEPT && !(phases &= FORWARD)) return;
     if (phases == SAME) table->entry[table->count - 1].watched = 0;        /* its value is overwritten */
-    tensor_table_add(table, prefix, name, shape, (TensorEntry){
+    add_entry(table, prefix, name, shape, (TensorEntry){
         .field = field, .watched = phases == KEPT && shape.dtype != I32 && tensor_count(shape), .same = phases == SAME,
         .phases = phases == SAME ? 0 : phases });
 }
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t words_of(size_t bytes) { return ceil_div((int64_t)bytes, 4); }
 
 /* Rows of logits in a chunk of the head: the fewest chunks of up to 512 MiB, since each reads and writes all of dwte
@@ -286,7 +370,7 @@ static size_t acts_layout(GPT *m, int batch, int tokens, int first) {
     model->table.bytes = 0;
     model->table.count = 0;
     for (int l = 0; l < config->L && m->cached; l++)
-        tensor_table_add(&model->table, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, m->context, 2 * C),
+        add_entry(&model->table, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, m->context, 2 * C),
                          (TensorEntry){ .field = &model->block[l].cache });
 #define ADD(field, shape, dtype, dropped, phases) \
     if (l == 0 || !is_shared(m, dropped)) \
@@ -299,17 +383,16 @@ static size_t acts_layout(GPT *m, int batch, int tokens, int first) {
     }
 #undef ADD
 #define ADD(field, shape, dtype, phases) \
-    add_act(m, &model->field, "", #field, tensor_packed(NULL, dtype, shape), (phases) & ~unused);
-    const unsigned unused = config->recompute < RECOMPUTE_BLOCK ? RECOMPUTATION : 0;
+    add_act(m, &model->field, "", #field, tensor_packed(NULL, dtype, shape), phases);
     MODEL_ACTS(ADD)
 #undef ADD
-    return tensor_table_overlap(&model->table);
+    return overlap_phases(&model->table);
 }
 
 static void acts_free(Acts *acts) {
     device_free(acts->table.memory);
-    tensor_table_free(&acts->table);
-    tensor_table_free(&acts->largest);
+    free(acts->table.entry);
+    free(acts->largest.entry);
     free(acts->block);
 }
 
@@ -372,9 +455,9 @@ static void set_shapes(GPT *m, int B, int T, int first) {
     snprintf(what, sizeof what, "model: a batch of %d x %d tokens", B, T);
     REQUIRE(T <= m->config.T, "%s, want at most the context %d", what, m->config.T);
     acts_layout(m, B, T, first);
-    if (is_training(m)) tensor_table_reuse(table, &m->acts.largest, what);     /* CUDA graphs have addresses */
+    if (is_training(m)) reuse_offsets(table, &m->acts.largest, what);     /* CUDA graphs have addresses */
     REQUIRE(table->bytes <= m->act_bytes, "%s needs %zu bytes, %zu are allocated", what, table->bytes, m->act_bytes);
-    tensor_table_place(table, table->memory);
+    place_table(table, table->memory);
     if (m->spec.position) m->spec.position = m->acts.position.data;
     for (int l = 0; l < m->config.L; l++) {
         BlockActs *a = &m->acts.block[l];

@@ -6,7 +6,7 @@
 #include "../../kernels/attention.h"
 #include "../../kernels/device.h"
 #include "../../kernels/ring.h"
-#include "tensor_table.h"
+#include "../../kernels/tensor.h"
 
 /* Activations that the backward pass recomputes instead of keeping them for every block (Chen et al. 2016, arXiv
    1604.06174): the output of the GELU; and those of the layer normalisations in the blocks; and everything else in a
@@ -33,6 +33,45 @@ typedef struct {
     uint64_t dropout_seed;
     size_t host_bytes;  /* host memory of the copy from which checkpoints are written; 0 = no checkpoints */
 } GPTConfig;
+
+typedef enum {
+    AS_IS,      /* the file holds what memory holds */
+    CONV1D,     /* memory (out, in), file (in, out): HuggingFace's Conv1D */
+    VOCABULARY, /* memory Vp rows, file V rows */
+    POSITIONS   /* memory T rows; a file with fewer rows is repeated */
+} FileLayout;
+
+typedef enum {
+    INIT_ZERO,
+    INIT_ONE,
+    INIT_NORMAL,    /* N(0, 0.02) */
+    INIT_RESIDUAL   /* N(0, 0.02 / sqrt(2 L)): outputs to the residual stream */
+} Init;
+
+/* Named tensors in one allocation. Every entry starts at a multiple of 128 elements (256 bytes of BF16): its offset in
+   elements is the same in tables of any type. The gaps between parameters, gradients and moments are zero. */
+typedef struct {
+    char       name[64];    /* the key in a checkpoint */
+    Tensor    *field;       /* the struct member of this entry */
+    FileLayout layout;
+    Init       init;
+    int        decay;       /* weight decay applies */
+    int        matrices;    /* for Muon, of equal size, one below the other; 0 = none */
+    int        watched;     /* included in the search for non-finite values */
+    unsigned   phases;      /* shared memory: a bit for each phase with a value in it; 0 = not shared */
+    int        same;        /* uses the memory of the entry before */
+    size_t     bytes;       /* size in memory, rounded up */
+    size_t     offset;      /* bytes from the start of the memory */
+} TensorEntry;
+
+typedef struct {
+    TensorEntry *entry;
+    int    count;
+    size_t room;            /* for entries */
+    size_t bytes;           /* the whole allocation */
+    void  *memory;          /* device address; NULL until placed */
+} TensorTable;
+Tensor tensor_table_flat(const TensorTable *table, DType dtype);    /* the whole memory as one tensor */
 
 /* matrices: how many lie one below the other, each a matrix to Muon; 0: not for Muon. */
 /*      field    name                             shape         in the file  initial value  decay matrices */

@@ -19,14 +19,14 @@ static double bytes_of(Tokenizer tokenizer, int32_t target) {
 
 Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int B, Report *report) {
     const RingSplit split = gpt_split(&model->config);
-    const int T = split.T, local = ring_tokens(&split, split.rank), is_shared = split.size > 1;
+    const int T = split.T, local = gpt_local_tokens(&model->config), is_shared = split.size > 1;
     const int64_t groups = gpt_groups(&model->config), group = comm_rank / split.size;
     const int64_t all = tokens_windows(tokens, T), some = max_tokens ? (max_tokens + T - 1) / T : all;
     const int64_t wanted = some < all ? some : all;
-    int32_t *window = host_alloc(2 * (size_t)T * sizeof *window, "a sequence");
-    int32_t *batch = host_alloc(2 * (size_t)B * (size_t)local * sizeof *batch, "a batch");
-    float *losses = host_alloc((size_t)B * (size_t)local * sizeof *losses, "the losses of a batch");
-    double loss = 0, count = 0, bytes = 0;
+    const size_t room = (size_t)B * (size_t)local;
+    int32_t *batch = host_alloc((2 * room + 2 * (size_t)T) * sizeof *batch, "a batch"), *window = batch + 2 * room;
+    float *losses = host_alloc(room * sizeof *losses, "the losses of a batch");
+    double sums[4] = { 0 };             /* loss, targets, bytes of text, whether a stop cut it short */
     int64_t w = 0;                      /* ranks that share sequences compute and stop together */
     for (; w < wanted && !(is_shared ? ranks_stop(ranks_stops()) : stop_requested()); w += groups * B) {
         const int64_t begin = w + group * B, left = wanted - begin;
@@ -45,17 +45,16 @@ Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64
         gpt_loss(model);
         device_download(losses, model->acts.losses.data, (size_t)size * sizeof *losses);
         for (int i = 0; i < size; i++) {
-            const int32_t target = batch[size + i];
-            loss += losses[i];          /* an ignored target has loss 0 */
-            count += target >= 0;
-            bytes += target >= 0 ? bytes_of(tokenizer, target) : 0;
+            if (batch[size + i] < 0) continue;
+            sums[0] += losses[i];
+            sums[1]++;
+            sums[2] += bytes_of(tokenizer, batch[size + i]);
         }
     }
     report_progress(report, wanted, wanted);
-    free(window);
     free(losses);
     free(batch);
-    double sums[] = { loss, count, bytes, w < wanted };
+    sums[3] = w < wanted;
     ranks_sum(sums, 4);
     if (sums[3] > 0) return (Evaluation){ .loss = NAN, .first = -1 };
     return (Evaluation){ .loss = sums[0] / sums[1], .first = wanted < all ? wanted * T : 0,

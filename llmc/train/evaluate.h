@@ -15,8 +15,8 @@ typedef struct {
 } Evaluation;
 
 /* The loss over the first max_tokens targets of a stream, rounded up to whole sequences of model->config.T; 0 = all. B
-   sequences are computed at a time, at most as many as the model was created for; gpt_set_batch must be called again
-   before the next batch. Progress goes to report. All ranks call it: each computes a part. */
+   sequences are computed at a time, at most as many as the model was created for. All ranks call it: each computes a
+   part. */
 Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int B, Report *report);
 
 /* Prints the loss of a checkpoint's model on corpus->val, of the file `path`, with a BPE also per byte of its text, and

@@ -7,9 +7,8 @@
 #include "autotune_cache.h"
 
 void train_step_create(TrainStep *s) {
-    const size_t T = (size_t)s->model->config.T;
     const size_t bytes = (size_t)s->B * (size_t)gpt_local_tokens(&s->model->config) * 2 * sizeof **s->batch;
-    s->window = host_alloc(2 * T * sizeof *s->window, "a sequence");
+    s->window = host_alloc(2 * (size_t)s->model->config.T * sizeof *s->window, "a sequence");
     for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(bytes + sizeof(uint64_t), "a batch");
 }
 
