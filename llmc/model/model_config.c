@@ -157,10 +157,6 @@ int64_t update_sequences(Settings *s, int T, int is_resume) {
     if (!s->total_batch) s->total_batch = batch * T * (is_resume ? 1 : groups);     /* 0: the checkpoint had one rank */
     const int64_t sequences = s->total_batch / T;
     while (is_resume && batch > 1 && sequences % (batch * groups)) batch--;
-    REQUIRE(!is_resume || s->total_batch % T || sequences % groups == 0, "--total-batch %lld: %d ranks%s cannot share "
-            "%lld sequences of %d tokens equally; want another number of ranks, or another --total-batch",
-            (long long)s->total_batch, comm_size, s->context_parallel > 1 ? " with --context-parallel" : "",
-            (long long)sequences, T);
     REQUIRE(s->total_batch % (batch * T * groups) == 0, "--total-batch %lld: want a multiple of --batch x "
             "--context%s%s = %lld", (long long)s->total_batch, comm_size > 1 ? " x the ranks" : "",
             s->context_parallel > 1 ? " / --context-parallel" : "", (long long)(batch * T * groups));
