@@ -1,13 +1,10 @@
 #include "evaluate.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include "../../kernels/device.h"
 #include "../base/os.h"
-#include "../base/terminal.h"
 #include "../ranks/ranks.h"
 
 /* Bytes of a target's text; NaN where they are unknown. */
@@ -59,27 +56,6 @@ Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64
     if (sums[3] > 0) return (Evaluation){ .loss = NAN, .first = -1 };
     return (Evaluation){ .loss = sums[0] / sums[1], .first = wanted < all ? wanted * T : 0,
                          .targets_per_byte = sums[2] > 0 ? sums[1] / sums[2] : NAN };
-}
-
-void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, const Corpus *corpus, const char *path,
-                   int64_t max_tokens, int B) {
-    const Tokens *tokens = corpus->val;
-    int are_bytes = tokens_are_bytes(tokens);
-    char text[192], part[48] = "all";
-    REQUIRE(are_bytes == (tokenizer == TOKENIZER_BYTES), "%s: %s, the model %s was trained on %s%s", path,
-            are_bytes ? "this is a text" : "these are token shards", checkpoint, tokenizer_name(tokenizer),
-            are_bytes ? "; want --tokenizer DIR" : "");
-    tokens_check(tokens, model->config.V);
-    const double start = seconds_now();
-    const Evaluation e = evaluate(model, tokens, tokenizer, max_tokens, B, &(Report){0});
-    REQUIRE(isfinite(e.loss), "%s: the loss is %g: the weights are finite, but the activations overflow", checkpoint,
-            e.loss);
-    const double floor = e.first ? NAN : corpus->val_floor;
-    if (e.first) snprintf(part, sizeof part, "the first %lld", (long long)e.first);
-    print_line(stdout, "%s: loss %s, %s of %s%lld tokens, %.1f s", path, loss_text(e.loss, e.targets_per_byte, text),
-               part, corpus->train ? "the last " : "", (long long)tokens_count(tokens), seconds_now() - start);
-    if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
-    REQUIRE(!(e.loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
 }
 
 int val_history_add(ValHistory *h, int64_t step, double loss, double before) {

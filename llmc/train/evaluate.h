@@ -19,12 +19,6 @@ typedef struct {
    part. */
 Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int B, Report *report);
 
-/* Prints the loss of a checkpoint's model on corpus->val, of the file `path`, with a BPE also per byte of its text, and
-   the floor. Fails if the model was trained on the other kind of tokens, if the loss is not finite, and if it is below
-   the floor. */
-void evaluate_file(GPT *model, Tokenizer tokenizer, const char *checkpoint, const Corpus *corpus, const char *path,
-                   int64_t max_tokens, int B);
-
 /* ---- The val losses of a run: the lowest so far, and whether they rise */
 
 typedef struct {

@@ -1,14 +1,37 @@
 #include "use_checkpoint.h"
+#include <math.h>
 #include <stdio.h>
+#include "../../kernels/check.h"
 #include "../../kernels/device.h"
 #include "../base/os.h"
-#include "../../kernels/check.h"
+#include "../base/terminal.h"
 #include "../checkpoint/run_dir.h"
 #include "../checkpoint/tokenizer_choice.h"
 #include "../model/model_config.h"
 #include "../train/evaluate.h"
 #include "generate.h"
 #include "tasks.h"
+
+/* Prints the loss on the text or shards of `path`, with a BPE also per byte of its text, and the floor. */
+static void print_loss(GPT *model, Tokenizer tokenizer, const Settings *s, const Corpus *corpus, const char *path,
+                       int64_t max_tokens) {
+    const int are_bytes = tokens_are_bytes(corpus->val);
+    char text[192], part[48] = "all";
+    REQUIRE(are_bytes == (tokenizer == TOKENIZER_BYTES), "%s: %s, the model %s was trained on %s%s", path,
+            are_bytes ? "this is a text" : "these are token shards", s->eval, tokenizer_name(tokenizer),
+            are_bytes ? "; want --tokenizer DIR" : "");
+    tokens_check(corpus->val, model->config.V);
+    const double start = seconds_now();
+    const Evaluation e = evaluate(model, corpus->val, tokenizer, max_tokens, (int)s->batch, &(Report){0});
+    REQUIRE(isfinite(e.loss), "%s: the loss is %g: the weights are finite, but the activations overflow", s->eval,
+            e.loss);
+    const double floor = e.first ? NAN : corpus->val_floor;
+    if (e.first) snprintf(part, sizeof part, "the first %lld", (long long)e.first);
+    print_line(stdout, "%s: loss %s, %s of %s%lld tokens, %.1f s", path, loss_text(e.loss, e.targets_per_byte, text),
+               part, corpus->train ? "the last " : "", (long long)tokens_count(corpus->val), seconds_now() - start);
+    if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
+    REQUIRE(!(e.loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
+}
 
 int use_checkpoint(Settings *s, Option *options) {
     static GPT gpt;                         /* these live until the process ends */
@@ -46,7 +69,7 @@ int use_checkpoint(Settings *s, Option *options) {
     if (!options_find(options, "seed")->given) s->seed = (int64_t)(1e9 * seconds_now()) % 1000000000;
     const int64_t max_tokens = option_is_typed(options, "val-tokens") ? s->val_tokens : 0;
     if (s->task)      task_evaluate(&task, &gpt, B, s->out);
-    else if (s->eval) evaluate_file(&gpt, tokenizer, s->eval, &corpus, path, max_tokens, B);
+    else if (s->eval) print_loss(&gpt, tokenizer, s, &corpus, path, max_tokens);
     else              sample_checkpoint(&gpt, tokenizer, s, note);
     task_free(&task);
     return stdio_flush();
