@@ -206,7 +206,9 @@ FILE *file_try_create(const char *path) {
     if (unlink(path) && errno != ENOENT) return NULL;
     /* O_EXCL: neither follows a link that another user puts there meanwhile, nor waits for the reader of a FIFO */
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    return fd < 0 ? NULL : fdopen(fd, "w");
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (fd >= 0 && !file) close(fd);
+    return file;
 }
 
 FILE *file_create(const char *path) {
@@ -301,20 +303,42 @@ static uint64_t word_at(const unsigned char *bytes, size_t size) {
     return word;
 }
 
-uint64_t xxh64(const void *bytes, size_t size) {
+static void add_block(uint64_t lane[4], const unsigned char *block) {
+    for (int i = 0; i < 4; i++) lane[i] = turn(lane[i], word_at(block + 8 * i, 8));
+}
+
+void xxh64_add(Xxh64 *hash, const void *bytes, size_t size) {
     const unsigned char *next = bytes, *end = next + size;
-    uint64_t lane[4] = { P1 + P2, P2, 0, -P1 }, h = P5;
-    for (; end - next >= 32; next += 32)
-        for (int i = 0; i < 4; i++) lane[i] = turn(lane[i], word_at(next + 8 * i, 8));
-    if (size >= 32) {
+    const size_t held = hash->size % 32, room = (32 - held) % 32, first = size < room ? size : room;
+    uint64_t lane[4] = { P1 + P2, P2, 0, -P1 };     /* not in hash, which the bytes might alias: half the speed */
+    if (hash->size) memcpy(lane, hash->lane, sizeof lane);
+    memcpy(hash->rest + held, next, first);
+    if (held && held + first == 32) add_block(lane, hash->rest);
+    for (next += first; end - next >= 32; next += 32) add_block(lane, next);
+    if (next < end) memcpy(hash->rest, next, (size_t)(end - next));
+    memcpy(hash->lane, lane, sizeof lane);
+    hash->size += size;
+}
+
+uint64_t xxh64_sum(const Xxh64 *hash) {
+    const unsigned char *next = hash->rest, *end = next + hash->size % 32;
+    const uint64_t *lane = hash->lane;
+    uint64_t h = P5;
+    if (hash->size >= 32) {
         h = rotate(lane[0], 1) + rotate(lane[1], 7) + rotate(lane[2], 12) + rotate(lane[3], 18);
         for (int i = 0; i < 4; i++) h = (h ^ turn(0, lane[i])) * P1 + P4;
     }
-    h += size;
+    h += hash->size;
     for (; end - next >= 8; next += 8) h = rotate(h ^ turn(0, word_at(next, 8)), 27) * P1 + P4;
     for (; end - next >= 4; next += 4) h = rotate(h ^ word_at(next, 4) * P1, 23) * P2 + P3;
     for (; next < end; next++)         h = rotate(h ^ *next * P5, 11) * P1;
     h = (h ^ h >> 33) * P2;
     h = (h ^ h >> 29) * P3;
     return h ^ h >> 32;
+}
+
+uint64_t xxh64(const void *bytes, size_t size) {
+    Xxh64 hash = {0};
+    xxh64_add(&hash, bytes, size);
+    return xxh64_sum(&hash);
 }

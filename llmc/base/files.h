@@ -61,6 +61,10 @@ void  file_rename(const char *from, const char *to);      /* and sync of the dir
    b is called `aside`, so that a kill may leave `aside` and no b. On an error b is as it was. */
 void  file_exchange(const char *a, const char *b, const char *aside);
 
-uint64_t xxh64(const void *bytes, size_t size);           /* as `xxhsum -H64` prints; detects damage, not forgery */
+/* XXH64, as `xxhsum -H64` prints; detects damage, not forgery. Xxh64, {0} at first: the sum of all bytes added. */
+typedef struct { uint64_t lane[4], size; unsigned char rest[32]; } Xxh64;
+void     xxh64_add(Xxh64 *hash, const void *bytes, size_t size);
+uint64_t xxh64_sum(const Xxh64 *hash);
+uint64_t xxh64(const void *bytes, size_t size);           /* of these bytes alone */
 
 #endif

@@ -1,13 +1,11 @@
-/* checkpoint.h - The files of one checkpoint, a directory OUT/step-00001000 that HuggingFace's
-   from_pretrained can load:
+/* checkpoint.h - The files of one checkpoint, a directory OUT/step-00001000 that from_pretrained can load:
 
      config.json            tie_word_embeddings is false when the head is a tensor of its own, lm_head.weight
      model.safetensors      parameters, F32 or BF16, with HuggingFace's names and layouts
-     optimizer.safetensors  both moments in F32, exp_avg.NAME and exp_avg_sq.NAME, in the layout of NAME, of Muon's
-                            tensors momentum_buffer.NAME; when the model is saved in BF16, also the exact
-                            parameters, param.NAME
+     optimizer.safetensors  moments in F32, in the layout of NAME: exp_avg.NAME and exp_avg_sq.NAME, of Muon's tensors
+                            momentum_buffer.NAME; param.NAME, the exact parameters, when the model is in BF16
      state.json             TrainState, the identity of the data, the options that a resume compares
-     choices.txt            the choices of kernels/autotune.h, in text; none where nothing was measured
+     choices.txt            the choices of kernels/autotune.h; none where nothing was measured
      checksums.xxh64        XXH64 of the files above, for `xxhsum -c checksums.xxh64`
      validation.json        of a validation that followed the save: what it changed in state.json
      tokenizer.json, tokenizer_config.json      of a tokenizer of bytes or a BPE
@@ -15,14 +13,10 @@
    A model of another program has no state.json and no checksums. llmc/checkpoint/run_dir.h makes writes atomic. */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
-#include "../tokens/dataloader.h"
-#include "../model/gpt.h"
-#include "../train/optimizer.h"
-#include "../options/options.h"
-#include "../train/spike_detector.h"
-#include "../text/tokenizer.h"
-#include "../train/evaluate.h"
 #include "../base/json.h"
+#include "../train/evaluate.h"
+#include "../train/optimizer.h"
+#include "../train/spike_detector.h"
 #include "weights.h"
 
 /* Everything a resume needs besides weights and moments. */
@@ -44,13 +38,13 @@ int    data_is(Tokens *tokens, const char *id);     /* earlier versions hashed s
 
 /* Contents of a checkpoint, in host memory. */
 typedef struct {
-    const GPT     *model;                      /* its sizes and its table */
-    void          *host[STATES];               /* each as in the table */
-    TrainState     state;
-    const Option  *options;                    /* KEPT ones are written */
-    Tokenizer      tokenizer;
-    DataId         train, val;
-    char          *choices;                    /* autotune_text; NULL = none */
+    const GPT    *model;            /* its sizes and its table */
+    void         *host[STATES];     /* each as in the table */
+    TrainState    state;
+    const Option *options;          /* KEPT ones are written */
+    Tokenizer     tokenizer;
+    DataId        train, val;
+    char         *choices;          /* autotune_text; NULL = none */
 } Snapshot;
 
 /* Writes all files into an existing directory; durable when the call returns. Fails on a full disk and when a parameter
@@ -63,13 +57,11 @@ void checkpoint_write_validation(const char *dir, const TrainState *state);
 /* Removes the files that checkpoint_write wrote, then the directory unless it holds other files, which are never
    removed. dir a link: removes the link. A directory that does not exist is not an error. */
 void checkpoint_remove(const char *dir);
-int  checkpoint_has_other_files(const char *dir);      /* also when it is a link */
 
 int         checkpoint_has_model(const char *dir);
 const char *checkpoint_missing_file(const char *dir, int to_resume);   /* the first one; NULL = none is missing */
 
-/* Fails if a file differs from its checksum; to be called before a load. optimizer.safetensors is
-   read only to_resume. */
+/* Fails if a file differs from its checksum; called before a load. optimizer.safetensors is read only to_resume. */
 void checkpoint_verify(const char *checkpoint, int to_resume);
 
 /* weights_config, with which config.json must agree, and the number of heads of config.json; without that file, heads

@@ -32,14 +32,11 @@ static char *find_checkpoint(const char *out, const char *data) {
 
 /* Such a file would be read as a text to train on. A text may be in the directory of a run. */
 static void refuse_file_of_run(const char *path) {
-    Path dir = file_parent(path);
-    const int is_step = dir_has_file(dir.text, "state.json");
+    const Path dir = file_parent(path);
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    const int is_run_file = !strcmp(name, "settings.txt") || !strncmp(name, "log.", 4) || !strcmp(name, "report.html");
-    const int is_run = dir_has_file(dir.text, "settings.txt") && dir_has_file(dir.text, "log.csv");
-    if (!is_step && !(is_run_file && is_run)) return;
-    if (is_step) dir = strcmp(dir.text, ".") ? file_parent(dir.text) : (Path){ ".." };
-    fail("--resume %s: a file of a run: want its directory, --resume %s", path, shell_word(dir.text));
+    const int is_step = dir_has_file(dir.text, "state.json"), is_run = dir_has_file(dir.text, "settings.txt");
+    REQUIRE(!is_step && !(is_run && strstr("settings.txt log.csv log.jsonl report.html", name)), "--resume %s: a file "
+            "of a run: want its directory, --resume %s", path, shell_word(file_parent(is_step ? dir.text : path).text));
 }
 
 /* The data's path may be relative to the directory in which the run was started. */
@@ -64,17 +61,15 @@ char *resume_adopt_options(Option *table, const Json *json) {
     for (Option *o = table; o->name || o->help; o++) {
         if (!o->name || o->role != ROLE_KEPT || !json_find(settings, o->name)) continue;
         const char *had = json_string(settings, o->name), *now = option_text(o, text);
-        if (!o->given) {
-            if (*had && (!strcmp(o->name, "data") || !strcmp(o->name, "val-data"))) require_data(o->name, had);
-            if (*had) option_set(o, had);
-            o->given = *had != 0;
-        } else if (strcmp(had, now)) {
-            REQUIRE(strcmp(o->name, "init"), "--resume --init %s: the run began from %s; want --resume alone, or a new "
-                    "run", now, *had ? had : "random weights");
-            REQUIRE(strcmp(o->name, "perturb"), "--resume --perturb=%s: it is of the initial weights of a run; want "
-                    "--resume alone, or a new run", now);
+        if (o->given && strcmp(had, now)) {
+            REQUIRE(strcmp(o->name, "init") && strcmp(o->name, "perturb"), "--resume --%s %s: the run began with --%s "
+                    "%s; want --resume alone, or a new run", o->name, now, o->name, *had ? had : "none");
             fprintf(file, "%s--%s %s -> %s", ftell(file) ? ", " : "", o->name, shell_word(*had ? had : "none"),
                     shell_word(*now ? now : "none"));
+        } else if (!o->given && *had) {
+            if (!strcmp(o->name, "data") || !strcmp(o->name, "val-data")) require_data(o->name, had);
+            option_set(o, had);
+            o->given = 1;
         }
     }
     fclose(file);
@@ -84,16 +79,28 @@ char *resume_adopt_options(Option *table, const Json *json) {
 }
 
 /* Whether the checkpoint was made with another value of the option. */
-static int is_changed(const Json *settings, Option *table, const char *name) {
+static int is_changed(const Json *state, Option *table, const char *name) {
     char now[256];
-    return strcmp(json_string(settings, name), option_text(options_find(table, name), now)) != 0;
+    return strcmp(json_string(json_find(state, "settings"), name), option_text(options_find(table, name), now)) != 0;
+}
+
+/* "; the learning rate goes from 1.0e-04 to 3.1e-04": more --steps lengthen the schedule. */
+static void add_rates(Resume *r, Settings settings, Option *table) {
+    char *changes = r->changes;
+    const Schedule now = schedule_of(&settings, table);
+    settings.steps = strtoll(json_string(json_find(r->json, "settings"), "steps"), NULL, 10);
+    const Schedule before = schedule_of(&settings, table);
+    r->changes = format_string("%s; the learning rate goes from %.1e to %.1e", changes,
+                               schedule_learning_rate(&before, r->state.step - 1),
+                               schedule_learning_rate(&now, r->state.step));
+    free(changes);
 }
 
 Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
-    REQUIRE(s->out || !s->data || file_exists(s->data) || strpbrk(s->data, "*?["),
-            "--resume %s: no such directory or file: want the directory of a run, such as runs/book", s->data);
-    if (!s->out && s->data) refuse_file_of_run(s->data);
     REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
+    REQUIRE(s->out || file_exists(s->data) || strpbrk(s->data, "*?["), "--resume %s: no such directory or file: want "
+            "the directory of a run, such as runs/book", s->data);
+    if (!s->out) refuse_file_of_run(s->data);
     *dir = run_dir_choose(s->out, s->data, 1, s->dry_run || comm_rank);
     ranks_sum(&(double){0}, 1);             /* rank 0 may have restored a checkpoint */
     REQUIRE(dir->path, "--resume --out none: want the directory of a run");
@@ -104,50 +111,34 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     r.changes = resume_adopt_options(table, r.json);
     REQUIRE(r.state.step <= s->steps, "--steps %lld: %s has more: want --steps N above that, to train longer",
             (long long)s->steps, r.checkpoint);
-    const Json *settings = json_find(r.json, "settings");
-    if (is_changed(settings, table, "steps") && !is_changed(settings, table, "lr")) {
-        const Schedule now = schedule_of(s, table);
-        Settings shorter = *s;
-        shorter.steps = strtoll(json_string(settings, "steps"), NULL, 10);
-        const Schedule before = schedule_of(&shorter, table);
-        char *changes = r.changes;
-        r.changes = format_string("%s; the learning rate goes from %.1e to %.1e", changes,
-                                  schedule_learning_rate(&before, r.state.step - 1),
-                                  schedule_learning_rate(&now, r.state.step));
-        free(changes);
-    }
+    if (is_changed(r.json, table, "steps") && !is_changed(r.json, table, "lr")) add_rates(&r, *s, table);
     return r;
 }
 
 void resume_require_same_data(const Resume *r, const Corpus *corpus, Option *table, int is_default_out) {
     const Json *settings = json_find(r->json, "settings");
-    int are_bytes = tokens_are_bytes(corpus->train);
+    const char *data = json_string(settings, "data"), *val_data = json_string(settings, "val-data");
+    const char *train = json_string(r->json, "train"), *val = json_string(r->json, "val");
+    const int are_bytes = tokens_are_bytes(corpus->train), is_renamed = is_changed(r->json, table, "data");
+    const int is_same_train = data_is(corpus->train, train);
     REQUIRE(are_bytes == !strcmp(json_string(r->json, "tokenizer"), "bytes"), "--data: this is %s, the model %s was "
             "trained on %s", are_bytes ? "a text" : "token shards", r->checkpoint, are_bytes ? "token ids" : "bytes");
-    int other_name = is_changed(settings, table, "data");
-    REQUIRE(!is_default_out || !other_name || data_is(corpus->train, json_string(r->json, "train")),
-            "--resume: %s is of a run on other data, %s; want --resume DIR, or --out DIR as well to change the data",
-            r->checkpoint, json_string(settings, "data"));
-    int changed = other_name || is_changed(settings, table, "val-data") ||
-                  is_changed(settings, table, "val-fraction");
-    for (int val = 0; val < 2 && !changed; val++) {
-        const char *had = json_string(r->json, val ? "val" : "train"), *given = json_string(settings, "val-data");
-        Tokens *now = val ? corpus->val : corpus->train;
-        int is_val = val && *given;
-        REQUIRE(data_is(now, had), "--%s %s has changed since %s was made: it is %s, was %s; restore it, or give "
-                "other data by another name", is_val ? "val-data" : "data",
-                is_val ? given : json_string(settings, "data"), r->checkpoint, data_id(now).text, had);
-        if (!val && strstr(had, "fingerprint"))
-            print_line(stdout, "%s: of an earlier version; of the data its length is compared, not its content",
-                       r->checkpoint);
-    }
+    REQUIRE(!is_default_out || !is_renamed || is_same_train, "--resume: %s is of a run on other data, %s; want "
+            "--resume DIR, or --out DIR as well to change the data", r->checkpoint, data);
+    if (is_renamed || is_changed(r->json, table, "val-data") || is_changed(r->json, table, "val-fraction")) return;
+    const int is_same = is_same_train && data_is(corpus->val, val), is_val = is_same_train && *val_data;
+    REQUIRE(is_same, "--%s %s has changed since %s was made: it is %s, was %s; restore it, or give other data by "
+            "another name", is_val ? "val-data" : "data", is_val ? val_data : data, r->checkpoint,
+            data_id(is_same_train ? corpus->val : corpus->train).text, is_same_train ? val : train);
+    if (strstr(train, "fingerprint"))
+        print_line(stdout, "%s: of an earlier version; of the data its length is compared, not its content",
+                   r->checkpoint);
 }
 
 void resume_check_best(Resume *r, const Corpus *corpus, Option *table) {
     const int64_t step = r->state.val.best.step;
     const Path out = file_parent(r->checkpoint), best = run_dir_checkpoint(&(RunDir){ .path = out.text }, step);
-    const int is_other = !data_is(corpus->val, json_string(r->json, "val")) ||
-                         is_changed(json_find(r->json, "settings"), table, "val-tokens");
+    const int is_other = !data_is(corpus->val, json_string(r->json, "val")) || is_changed(r->json, table, "val-tokens");
     if (!step || (!is_other && !checkpoint_missing_file(best.text, 1))) return;
     printf("the best so far, step %lld, does not count: %s\n", (long long)step,
            is_other ? "it was validated on other data" : "its checkpoint is gone");
@@ -156,10 +147,9 @@ void resume_check_best(Resume *r, const Corpus *corpus, Option *table) {
 
 void resume_load(const Resume *r, GPT *model, Optimizer *optimizer) {
     const TrainState *s = &r->state;
-    const char *number = strrchr(r->checkpoint, '-');
-    const int64_t T = model->config.T;
-    REQUIRE(number && s->step == strtoll(number + 1, NULL, 10), "%s/state.json: step is %lld, the directory's name has "
-            "another one", r->checkpoint, (long long)s->step);
+    const int64_t T = model->config.T, step = strtoll(strrchr(r->checkpoint, '-') + 1, NULL, 10);
+    REQUIRE(s->step == step, "%s/state.json: step is %lld, the directory's name has another one", r->checkpoint,
+            (long long)s->step);
     REQUIRE((uint64_t)s->step <= s->sequences_seen && s->optimizer_step <= s->step && s->val_step <= s->step &&
             (s->tokens + T - 1) / T <= (int64_t)s->sequences_seen && s->val.best.step <= s->step,
             "%s/state.json: step, sequences_seen, tokens, optimizer_step, val_step and best contradict each other",

@@ -11,13 +11,14 @@
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include "../base/terminal.h"
+#include "../text/bpe_files.h"
 
 /* ---- Finding checkpoints */
 
 static const char OLD[] = ".old";
 
 static Path step_path(const char *out, int64_t step, const char *tail) {
-    char name[80];
+    char name[512];
     snprintf(name, sizeof name, "step-%08" PRId64 "%s", step, tail);
     return path_of(out, name);
 }
@@ -25,46 +26,47 @@ static Path step_path(const char *out, int64_t step, const char *tail) {
 /* The number N of a name step-N followed by tail, in the form that step_path gives it; -1 for other names. */
 static int64_t step_of(const char *name, const char *tail) {
     if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return -1;
-    int64_t step = strtoll(name + 5, NULL, 10);
+    const int64_t step = strtoll(name + 5, NULL, 10);
     return strcmp(path_of(".", name).text, step_path(".", step, tail).text) ? -1 : step;
 }
 
-/* The highest step below `before` whose directory has the required files; -1 = none. */
-static int64_t highest_step(const char *out, const char *tail, Need need, int64_t before) {
+/* The highest step below `before` whose directory, *found, has the required files; -1 = none. */
+static int64_t find_step(const char *out, Need need, int64_t before, Path *found) {
     DIR *directory = opendir(out);
     if (!directory && (errno == ENOENT || errno == ENOTDIR)) return -1;
     REQUIRE(directory, "%s: cannot open the directory: %s", out, strerror(errno));
     int64_t highest = -1;
     for (struct dirent *entry; errno = 0, (entry = readdir(directory)); ) {
-        int64_t step = step_of(entry->d_name, tail);
+        const int is_old = ends_with(entry->d_name, OLD);
+        const int64_t step = step_of(entry->d_name, is_old ? OLD : "");
         if (step <= highest || step >= before) continue;
-        Path path = step_path(out, step, tail);
-        if (need == ANY_FILES ? file_is_dir(path.text) : !checkpoint_missing_file(path.text, need == TO_RESUME))
-            highest = step;
+        const Path path = path_of(out, entry->d_name);
+        if (is_old && file_is_dir(step_path(out, step, "").text)) continue;         /* may be a copy of the user */
+        if (need == ANY_FILES ? !file_is_dir(path.text) : !!checkpoint_missing_file(path.text, need == TO_RESUME))
+            continue;
+        highest = step;
+        *found = path;
     }
-    int error = errno;
+    const int error = errno;
     closedir(directory);
     REQUIRE(!error, "%s: cannot read the directory: %s", out, strerror(error));
     return highest;
 }
 
 char *run_dir_find(const char *out, Need need, const char *before) {
-    const int64_t limit = before ? step_of(strrchr(before, '/') + 1, "") : INT64_MAX;
-    const int64_t step = highest_step(out, "", need, limit);
-    const int64_t old = need == TO_LOAD ? highest_step(out, OLD, need, limit) : -1;     /* restore_old needs the lock */
-    if (old > step) return format_string("%s", step_path(out, old, OLD).text);
-    return step < 0 ? NULL : format_string("%s", step_path(out, step, "").text);
+    Path found;
+    const int64_t limit = before ? strtoll(strrchr(before, '-') + 1, NULL, 10) : INT64_MAX;
+    return find_step(out, need, limit, &found) < 0 ? NULL : format_string("%s", found.text);
 }
 
-/* Undoes a file_exchange that was not completed. A step-N.old beside step-N may be a copy of the user. */
+/* Undoes a file_exchange that was not completed. */
 static void restore_old(const RunDir *dir) {
-    for (int64_t step = INT64_MAX; (step = highest_step(dir->path, OLD, ANY_FILES, step)) >= 0; ) {
-        const Path path = step_path(dir->path, step, "");
-        if (!file_is_dir(path.text)) file_rename(step_path(dir->path, step, OLD).text, path.text);
-    }
+    Path path;
+    for (int64_t step = INT64_MAX; (step = find_step(dir->path, TO_LOAD, step, &path)) >= 0; )
+        if (ends_with(path.text, OLD)) file_rename(path.text, step_path(dir->path, step, "").text);
 }
 
-/* ---- The name */
+/* ---- Choosing and opening */
 
 /* runs/NAME. "books/emma.txt" gives emma, "web/train_?.bin" train, "web/??.bin" web. */
 static char *base_of(const char *data) {
@@ -77,8 +79,6 @@ static char *base_of(const char *data) {
     return format_string("runs/%s", name ? name + 1 : "data");
 }
 
-/* ---- Choosing and opening */
-
 /* Locks an existing directory until the process ends. */
 static void lock(RunDir *dir) {
     if (dir->lock || !file_is_dir(dir->path)) return;
@@ -88,30 +88,30 @@ static void lock(RunDir *dir) {
     char host[256] = "";
     gethostname(host, sizeof host - 1);
     dir->partial = lock.is_locked ? ".partial" : format_string(".partial-%s-%d", host, (int)getpid());
-    restore_old(dir);
 }
 
-/* The newest step of a run in the directory, else its log: a new string. NULL = there is no run. */
-static char *find_run(const char *path) {
-    char *step = run_dir_find(path, ANY_FILES, NULL);
-    return step || !file_exists(path_of(path, "log.csv").text) ? step : format_string("%s/log.csv", path);
+/* Whether the directory has a run: *found is its newest step, else its log. */
+static int find_run(const char *path, Path *found) {
+    if (find_step(path, ANY_FILES, INT64_MAX, found) >= 0) return 1;
+    *found = path_of(path, "log.csv");
+    return file_exists(found->text);
 }
 
 static void require_new(const RunDir *dir) {
-    char *run = find_run(dir->path);
-    REQUIRE(!run, "%s already exists: want another --out, or --resume to continue", run);
+    Path run;
+    REQUIRE(!find_run(dir->path, &run), "%s already exists: want another --out, or --resume to continue", run.text);
 }
 
 /* The last variant of base with a run: a run that was killed early leaves an empty directory. */
 static char *last_run(const char *base) {
-    int last = 1, in_use = 1;
-    for (int n = 2; in_use; n++) {
-        char *path = file_variant(base, '-', n);
-        char *run = (in_use = file_name_in_use(path)) ? find_run(path) : NULL;
-        if (run) last = n;
-        free(run);
+    int last = 1;
+    char *path;
+    Path run;
+    for (int n = 2; file_name_in_use(path = file_variant(base, '-', n)); n++) {
+        if (find_run(path, &run)) last = n;
         free(path);
     }
+    free(path);
     return file_variant(base, '-', last);
 }
 
@@ -122,7 +122,8 @@ RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run
     RunDir dir = { .path = base ? last_run(base) : strcmp(out, "none") ? out : NULL };
     free(base);
     if (dir.path && !dry_run) lock(&dir);
-    if (dir.path && !resume) require_new(&dir);
+    if (dir.path && !resume)  require_new(&dir);
+    else if (dir.lock)        restore_old(&dir);
     return dir;
 }
 
@@ -164,41 +165,27 @@ void run_dir_write_validation(const RunDir *dir, const TrainState *state) {
     checkpoint_write_validation(run_dir_checkpoint(dir, state->step).text, state);
 }
 
-static const char BEST[] = "best";
-
 /* The step of the checkpoint that OUT/best names; -1 = none. */
 static int64_t linked_step(const char *out) {
-    char target[64];
-    ssize_t length = readlink(path_of(out, BEST).text, target, sizeof target - 1);
-    if (length < 0) return -1;
-    target[length] = 0;
-    return step_of(target, "");
+    char target[64] = "";
+    return readlink(path_of(out, "best").text, target, sizeof target - 1) < 0 ? -1 : step_of(target, "");
 }
 
-void run_dir_link_best(const RunDir *dir, int64_t step) {
-    const Path target = step_path(".", step, ""), best = path_of(dir->path, BEST), new = path_of(dir->path, "best.new");
+/* Makes OUT/best, by a rename, a link to the existing checkpoint of that step, 0 = none. Returns an error, a new
+   string; NULL = none. */
+static char *link_best(const RunDir *dir, int64_t step) {
+    const Path best = path_of(dir->path, "best"), new = path_of(dir->path, "best.new");
     struct stat info;
-    if (!step) return;
-    require_unmoved(dir);
-    REQUIRE(!unlink(new.text) || errno == ENOENT, "%s: cannot remove: %s", new.text, strerror(errno));
-    if (linked_step(dir->path) == step) return;
-    REQUIRE(lstat(best.text, &info) || S_ISLNK(info.st_mode), "%s is not a link and stays as it is: move it away",
-            best.text);
-    REQUIRE(!symlink(target.text + strlen("./"), new.text), "%s: cannot make a link: %s", best.text, strerror(errno));
-    file_rename(new.text, best.text);
-}
-
-/* Whether it or the .partial of an earlier removal has files of a user, or it is a link. */
-static int has_other_files(const RunDir *dir, int64_t step) {
-    return checkpoint_has_other_files(step_path(dir->path, step, "").text) ||
-           file_exists(step_path(dir->path, step, dir->partial).text);
-}
-
-static void remove_step(const RunDir *dir, int64_t best, int64_t step) {
-    const Path path = step_path(dir->path, step, ""), partial = step_path(dir->path, step, dir->partial);
-    if (step == best || step == linked_step(dir->path)) return;
-    file_rename(path.text, partial.text);
-    checkpoint_remove(partial.text);
+    if (!step) return NULL;
+    int error = unlink(new.text) && errno != ENOENT ? errno : 0;
+    if (!error && linked_step(dir->path) == step) return NULL;
+    if (!lstat(best.text, &info) && !S_ISLNK(info.st_mode))
+        return format_string("%s is not a link and stays as it is: move it away", best.text);
+    if (!error && (symlink(step_path(".", step, "").text + strlen("./"), new.text) || rename(new.text, best.text)))
+        error = errno;
+    if (error) return format_string("%s: cannot make a link: %s", best.text, strerror(error));
+    directory_sync(dir->path);
+    return NULL;
 }
 
 static void remove_checkpoint(void *path) { checkpoint_remove(path); }
@@ -219,69 +206,109 @@ static void remove_partials(const RunDir *dir) {
     REQUIRE(!*why, "%s", why);
 }
 
+/* Unless it is the best, or the .partial of an earlier removal has files of a user. */
+static void remove_step(const RunDir *dir, int64_t best, int64_t step) {
+    const Path path = step_path(dir->path, step, ""), partial = step_path(dir->path, step, dir->partial);
+    if (step == best || step == linked_step(dir->path) || file_exists(partial.text)) return;
+    file_rename(path.text, partial.text);
+    checkpoint_remove(partial.text);
+}
+
 void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
+    Path path;
     require_unmoved(dir);
     restore_old(dir);
     remove_partials(dir);
     if (!state) return;
     const BestLoss *best = &state->val.best;
+    const char *error = link_best(dir, best->step);
     /* the validation of state->step, which comes after its save, may replace the extra best */
     const int64_t extra = best->is_extra && best->step < state->step ? best->step : 0;
     int64_t kept = 0;
-    if (best->outdated && !checkpoint_missing_file(step_path(dir->path, best->outdated, "").text, 1) &&
-        !has_other_files(dir, best->outdated)) remove_step(dir, best->step, best->outdated);
-    for (int64_t next = state->step + 1; keep && (next = highest_step(dir->path, "", TO_RESUME, next)) >= 0; )
-        if (next != extra && !has_other_files(dir, next) && kept++ >= keep) remove_step(dir, best->step, next);
+    if (best->outdated && !checkpoint_missing_file(run_dir_checkpoint(dir, best->outdated).text, 1))
+        remove_step(dir, best->step, best->outdated);
+    for (int64_t next = state->step + 1; keep && (next = find_step(dir->path, TO_RESUME, next, &path)) >= 0; )
+        if (next != extra && kept++ >= keep) remove_step(dir, best->step, next);
+    REQUIRE(!error, "%s; --sample and --eval find the best without it", error);
 }
 
 /* ---- A CHECKPOINT argument */
 
-static char *find_model(const char *path) {
-    REQUIRE(file_exists(path), "%s: no such file or directory: want the directory of a run or a checkpoint", path);
-    if (!file_is_dir(path)) {
-        REQUIRE(ends_with(path, "model.safetensors") || ends_with(path, "model.safetensors.index.json"), "%s: want a "
-                "directory with model.safetensors, that file itself, or the index of its shards", path);
-        return format_string("%s", file_parent(path).text);
-    }
-    char *dir = format_string("%s", path);
-    for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--) dir[n - 1] = 0;
-    REQUIRE(fnmatch("*step-[0-9]*.partial*", dir, 0), "%s: is a checkpoint that was not finished: use an earlier one",
-            path);
-    if (checkpoint_has_model(dir)) return dir;
-    char *step = run_dir_find(dir, TO_LOAD, NULL), *last = run_dir_find(dir, ANY_FILES, NULL);
-    REQUIRE(step, "%s: holds no checkpoint, want config.json and model.safetensors (instead of pytorch_model.bin: save "
-            "with safe_serialization=True), or directories like step-00001000", path);
-    const char *missing = last ? checkpoint_missing_file(last, 0) : NULL;
-    if (missing && !comm_rank) print_line(stderr, "%s has no %s and is ignored", last, missing);
-    free(last);
-    free(dir);
-    return step;
-}
-
-/* last: the newest checkpoint of a run. Returns the best, else last. */
-static char *pick_of_run(char *last, char **note) {
-    const int has_state = file_exists(path_of(last, "state.json").text);
-    const TrainState state = has_state ? checkpoint_load_state(last) : (TrainState){0};
+/* *checkpoint: the newest of a run; becomes the best, if there is one. */
+static void pick_best(Path *checkpoint, char **note) {
+    const int has_state = dir_has_file(checkpoint->text, "state.json");
+    const TrainState state = has_state ? checkpoint_load_state(checkpoint->text) : (TrainState){0};
     const BestLoss *best = &state.val.best;
-    const Path out = file_parent(last), path = step_path(out.text, best->step, "");
+    const Path path = step_path(file_parent(checkpoint->text).text, best->step, "");
     const int has_best = best->step && !checkpoint_missing_file(path.text, 0);
-    if (has_best && best->step != state.step) {
-        *note = format_string("%s: the best of the run, val loss %.4f; the last is step %" PRId64, path.text,
-                              best->loss, state.step);
-        free(last);
-        return format_string("%s", path.text);
-    }
     char loss[64] = "";
     if (state.step && state.val_step == state.step) snprintf(loss, sizeof loss, ", val loss %.4f", state.val_loss);
-    *note = format_string("%s: the last of the run%s%s", last, has_best ? " and its best" : "", loss);
-    return last;
+    if (!has_best || best->step == state.step) {
+        *note = format_string("%s: the last of the run%s%s", checkpoint->text, has_best ? " and its best" : "", loss);
+        return;
+    }
+    *note = format_string("%s: the best of the run, val loss %.4f; the last is step %" PRId64, path.text, best->loss,
+                          state.step);
+    *checkpoint = path;
 }
 
 char *run_dir_resolve(const char *path, char **note) {
-    char *checkpoint = find_model(path);
-    const int is_run = file_is_dir(path) && !checkpoint_has_model(path);
+    const int is_dir = file_is_dir(path);
+    Path found = is_dir ? file_parent(path_of(path, "model").text) : file_parent(path), last;
     if (note) *note = NULL;
-    if (note && is_run) checkpoint = pick_of_run(checkpoint, note);
-    checkpoint_verify(checkpoint, 0);
-    return checkpoint;
+    REQUIRE(file_exists(path), "%s: no such file or directory: want the directory of a run or a checkpoint", path);
+    REQUIRE(is_dir || ends_with(path, "model.safetensors") || ends_with(path, "model.safetensors.index.json"), "%s: "
+            "want a directory with model.safetensors, that file itself, or the index of its shards", path);
+    REQUIRE(!is_dir || fnmatch("*step-[0-9]*.partial*", found.text, 0), "%s: is a checkpoint that was not finished: "
+            "use an earlier one", path);
+    if (is_dir && !checkpoint_has_model(path)) {
+        find_step(path, ANY_FILES, INT64_MAX, &last);
+        REQUIRE(find_step(path, TO_LOAD, INT64_MAX, &found) >= 0, "%s: holds no checkpoint, want config.json and "
+                "model.safetensors (instead of pytorch_model.bin: save with safe_serialization=True), or directories "
+                "like step-00001000", path);
+        const char *missing = checkpoint_missing_file(last.text, 0);
+        if (missing && !comm_rank) print_line(stderr, "%s has no %s and is ignored", last.text, missing);
+        if (note) pick_best(&found, note);
+    }
+    checkpoint_verify(found.text, 0);
+    return format_string("%s", found.text);
+}
+
+/* ---- --tokenizer */
+
+/* DIR of --tokenizer has tokenizer files, or is a run directory: then those of its newest model. */
+static Tokenizer open_tokenizer(const char *dir) {
+    char *newest = bpe_has_files(dir) ? NULL : run_dir_find(dir, TO_LOAD, NULL);
+    Tokenizer tokenizer = tokenizer_open(newest ? newest : dir);
+    free(newest);
+    return tokenizer;
+}
+
+Tokenizer tokenizer_choose(const Settings *s, int is_given, const char *from, int V) {
+    Tokenizer saved = from ? checkpoint_tokenizer(from, V) : NULL;
+    const int is_bpe = saved && tokenizer_bpe(saved);
+    if (!s->tokenizer || (is_bpe && !is_given)) return saved;
+    REQUIRE(saved != TOKENIZER_BYTES, "--tokenizer %s: the tokens of %s are bytes; want no --tokenizer", s->tokenizer,
+            from);
+    Tokenizer named = open_tokenizer(s->tokenizer);
+    const int ids = tokenizer_vocabulary(named);
+    if (is_bpe) {
+        REQUIRE(bpe_fingerprint(tokenizer_bpe(saved)) == bpe_fingerprint(tokenizer_bpe(named)), "--tokenizer %s: not "
+                "the one of %s; want no --tokenizer: a checkpoint has its own", s->tokenizer, from);
+        tokenizer_close(named);
+        return saved;
+    }
+    if (from && V - ids >= 128 && !comm_rank)           /* vocabularies are padded to multiples of up to 128 */
+        print_line(stderr, "warning: %s: a tokenizer of %d tokens, the model has %d: is it the model's own?",
+                   s->tokenizer, ids, V);
+    return named;
+}
+
+TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
+    const TextFormat format = { .tokenizer = tokenizer, .documents = choice_index(DOCUMENT_NAMES, s->documents),
+                                .field = s->field };
+    document_check_field(format.documents, s->field);
+    REQUIRE((tokenizer && tokenizer_bpe(tokenizer)) || format.documents == DOCUMENT_FILE, "--documents %s: want "
+            "--tokenizer DIR; without one, the bytes of a text are its tokens", s->documents);
+    return format;
 }

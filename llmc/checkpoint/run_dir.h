@@ -4,6 +4,7 @@
 #ifndef LLMC_RUN_DIR_H
 #define LLMC_RUN_DIR_H
 #include "../base/files.h"
+#include "../options/settings.h"
 #include "checkpoint.h"
 
 typedef struct {
@@ -15,9 +16,9 @@ typedef struct {
 
 /* The directory of --out, none for "none". out NULL: runs/NAME with the name of the data's file, up to its extension or
    the first character of a pattern, or the first unused of runs/NAME-2, -3, ...; with resume the last that has a
-   checkpoint or a log. Unless dry_run, an existing one is locked until the process ends, and a checkpoint that a kill
-   has left as step-N.old gets its name back. Fails while another process has the lock, and without resume if the
-   directory has a checkpoint or a log. */
+   checkpoint or a log. Unless dry_run, an existing one is locked until the process ends, and with resume a checkpoint
+   that a kill has left as step-N.old gets its name back. Fails while another process has the lock, and without resume
+   if the directory has a checkpoint or a log. */
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run);
 
 /* Makes and locks the directory unless it is locked. If another process has made the one of a new run without --out,
@@ -27,24 +28,19 @@ void run_dir_open(RunDir *dir);
 Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */
 
 /* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N becomes OUT/step-N.partial, which
-   run_dir_clean removes, except for files that are not the checkpoint's. Fails when OUT was moved or removed since it
-   was locked, as the others below do. */
+   run_dir_clean removes. Fails when OUT was moved or removed since it was locked, as the others below do. */
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
 void run_dir_write_validation(const RunDir *dir, const TrainState *state);     /* into OUT/step-N, which exists */
 
-/* Makes OUT/best, by a rename, a link to the existing checkpoint of that step, 0 = none. Fails where links are refused,
-   and when best is no link, which it leaves alone. */
-void run_dir_link_best(const RunDir *dir, int64_t step);
-
-/* Removes what this run or one that has ended left in step-N.partial; then, unless state is NULL, of the complete
-   checkpoints up to state->step the outdated best, and if keep > 0 all but the newest `keep` and the best. OUT/best's
-   target, directories with other files, and links stay; the latter two and an extra best do not count as newest. A
-   checkpoint is renamed to step-N.partial before it is removed. */
+/* Removes what this run or one that has ended left in step-N.partial. Then, unless state is NULL, OUT/best becomes a
+   link to the checkpoint of the best; of the complete ones up to state->step are removed the outdated best, and if
+   keep > 0 all but the newest `keep` and the best; an extra best does not count as one of them. A file of a user is
+   never removed: it stays in step-N.partial. Fails in the end where best is no link, or links are refused. */
 void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep);
 
 /* The newest checkpoint with the files that are needed, older than the checkpoint `before` unless that is NULL: a new
-   string; NULL = none. TO_LOAD: also step-N.old where there is no step-N. */
+   string; NULL = none. step-N.old counts where there is no step-N. */
 typedef enum { ANY_FILES, TO_LOAD, TO_RESUME } Need;
 char *run_dir_find(const char *out, Need need, const char *before);
 
@@ -53,5 +49,13 @@ char *run_dir_find(const char *out, Need need, const char *before);
    on stderr; with a note its best checkpoint if it has one. *note: a line that names it (a new string); NULL if path is
    not a run directory. Fails for anything else, and at a wrong checksum. */
 char *run_dir_resolve(const char *path, char **note);
+
+/* The tokenizer of the checkpoint `from`, a model of V tokens; if it has none, that of --tokenizer; NULL if there is
+   neither. is_given: --tokenizer is on the command line: fails unless it is the checkpoint's; otherwise its directory
+   is not read where the checkpoint has a BPE. */
+Tokenizer tokenizer_choose(const Settings *settings, int is_given, const char *from, int V);
+
+/* Fails on --documents without a BPE, and on --field that would be ignored. */
+TextFormat text_format(const Settings *settings, Tokenizer tokenizer);
 
 #endif

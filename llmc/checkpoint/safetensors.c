@@ -38,11 +38,8 @@ static SafeTensor read_entry(const Json *entry, const char *path) {
     const Json *dtype = json_member(entry, "dtype", JSON_STRING), *shape = json_member(entry, "shape", JSON_ARRAY);
     const Json *offsets = json_member(entry, "data_offsets", JSON_ARRAY);
     SafeTensor t = { .name = entry->key, .path = path };
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (!strcmp(dtype->text, dtypes[i].name)) {
-            t.dtype = dtypes[i].name;
-            t.bytes = dtypes[i].bytes;
-        }
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes && !t.dtype; i++)
+        if (!strcmp(dtype->text, dtypes[i].name)) t.dtype = dtypes[i].name, t.bytes = dtypes[i].bytes;
     if (!t.dtype) json_refuse(dtype, "a data type like F32");
     if (entry->count != 3) json_refuse(entry, "dtype, shape and data_offsets only");
     if (shape->count > 8) json_refuse(shape, "one of at most 8 dimensions");
@@ -52,7 +49,7 @@ static SafeTensor read_entry(const Json *entry, const char *path) {
         if (__builtin_mul_overflow(t.bytes, t.dim[t.ndim++], &t.bytes)) json_refuse(d, "fewer than 2^63 bytes in all");
     }
     t.begin = json_integer(offsets->child, 0, INT64_MAX);
-    int64_t end = json_integer(offsets->child->next, 0, INT64_MAX);
+    const int64_t end = json_integer(offsets->child->next, 0, INT64_MAX);
     char text[256];
     REQUIRE(end - t.begin == t.bytes, "%s: tensor %.80s is bytes %lld to %lld, want %lld bytes for %s", path, t.name,
             (long long)t.begin, (long long)end, (long long)t.bytes, safetensors_shape(&t, text));
@@ -64,13 +61,14 @@ static void open_shard(SafeFile *file, const char *path) {
     SafeShard *shard = &file->shard[file->shards++];
     *shard = (SafeShard){ .path = format_string("%s", path), .map = file_map(path) };
     const unsigned char *bytes = shard->map.bytes;
-    int64_t size = shard->map.size, length = 0;
-    const char *kind = file_kind(bytes, size);
+    const char *kind = file_kind(bytes, shard->map.size);
+    int64_t length, end = 0;
     REQUIRE(kind && !strcmp(kind, "a safetensors file"), "%s: is %s, want a safetensors file", path,
             kind ? kind : "a file of an unknown kind");
-    for (int i = 7; i >= 0; i--) length = length << 8 | bytes[i];      /* <= SAFETENSORS_HEADER_MAX, by file_kind */
-    REQUIRE(length <= size - 8, "%s: the header has %lld bytes, the file only %lld more: is it truncated?", path,
-            (long long)length, (long long)(size - 8));
+    memcpy(&length, bytes, sizeof length);              /* little-endian; <= SAFETENSORS_HEADER_MAX, by file_kind */
+    const int64_t size = shard->map.size - 8 - length;
+    REQUIRE(size >= 0, "%s: the header has %lld bytes, the file only %lld more: is it truncated?", path,
+            (long long)length, (long long)(size + length));
     char *where = format_string("%s: header", path);
     shard->header = json_parse((const char *)bytes + 8, (size_t)length, where);
     free(where);
@@ -81,20 +79,19 @@ static void open_shard(SafeFile *file, const char *path) {
     for (const Json *entry = shard->header->child; entry; entry = entry->next)
         if (strcmp(entry->key, "__metadata__")) file->tensor[file->count++] = read_entry(entry, shard->path);
     qsort(first, (size_t)(&file->tensor[file->count] - first), sizeof *first, by_place);
-    int64_t end = 0;
     for (SafeTensor *t = first; t < &file->tensor[file->count]; end += t++->bytes)
         REQUIRE(t->begin == end, "%s: tensor %.80s begins at byte %lld of the data, want %lld: %s", path, t->name,
                 (long long)t->begin, (long long)end, t->begin < end ? "tensors overlap" : "a hole lies before it");
-    REQUIRE(end == size - 8 - length, "%s: the tensors have %lld bytes, the data has %lld: is it truncated?", path,
-            (long long)end, (long long)(size - 8 - length));
+    REQUIRE(end == size, "%s: the tensors have %lld bytes, the data has %lld: is it truncated?", path, (long long)end,
+            (long long)size);
     for (SafeTensor *t = first; t < &file->tensor[file->count]; t++) t->data = bytes + 8 + length + t->begin;
 }
 
 /* The file that an index gives for a tensor. */
 static Path shard_path(const char *index, const Json *name) {
-    static const char want[] = "a file beside the index, like model-00001-of-00002.safetensors";
-    if (name->type != JSON_STRING || name->text[0] == '.' || strpbrk(name->text, "/\\")) json_refuse(name, want);
-    if (!ends_with(name->text, ".safetensors")) json_refuse(name, want);
+    if (name->type != JSON_STRING || name->text[0] == '.' || strpbrk(name->text, "/\\") ||
+        !ends_with(name->text, ".safetensors"))
+        json_refuse(name, "a file beside the index, like model-00001-of-00002.safetensors");
     return path_of(file_parent(index).text, name->text);
 }
 
@@ -105,10 +102,10 @@ SafeFile safetensors_open(const char *path) {
     file.shard = host_alloc((size_t)(map ? map->count : 1) * sizeof *file.shard, path);
     if (!map) open_shard(&file, path);
     for (const Json *name = map ? map->child : NULL; name; name = name->next) {
-        Path shard = shard_path(path, name);
-        int is_open = 0;
-        for (int i = 0; i < file.shards; i++) is_open |= !strcmp(file.shard[i].path, shard.text);
-        if (!is_open) open_shard(&file, shard.text);
+        const Path shard = shard_path(path, name);
+        int i = 0;
+        while (i < file.shards && strcmp(file.shard[i].path, shard.text)) i++;
+        if (i == file.shards) open_shard(&file, shard.text);
     }
     REQUIRE(!map || (file.count == map->count && file.count), "%s: \"weight_map\" names %d tensors, its files hold %d",
             path, map->count, file.count);
@@ -143,21 +140,23 @@ const SafeTensor *safetensors_find(const SafeFile *file, const char *name) {
 
 /* ---- Writing */
 
-char *safetensors_header(const SafeTensor *tensor, int count, size_t *size) {
-    char *header;
-    FILE *text = string_open(&header, size, "the header of a safetensors file");
-    fputs("01234567{\"__metadata__\":{\"format\":\"pt\"}", text);  /* transformers refuses a file without "pt" */
-    int64_t offset = 0;
-    for (const SafeTensor *t = tensor; t < tensor + count; offset += t++->bytes) {
-        fputc(',', text);
-        json_write_string(text, t->name);
-        fprintf(text, ":{\"dtype\":\"%s\",\"shape\":[", t->dtype);
-        for (int d = 0; d < t->ndim; d++) fprintf(text, "%s%lld", d ? "," : "", (long long)t->dim[d]);
-        fprintf(text, "],\"data_offsets\":[%lld,%lld]}", (long long)offset, (long long)(offset + t->bytes));
+void safetensors_add(SafeHeader *h, SafeTensor t) {
+    if (!h->file) {
+        h->file = string_open(&h->text, &h->size, "the header of a safetensors file");
+        fputs("01234567{\"__metadata__\":{\"format\":\"pt\"}", h->file);  /* transformers refuses a file without "pt" */
     }
-    fputc('}', text);
-    while (ftell(text) % 8) fputc(' ', text);
-    REQUIRE(fclose(text) == 0, "out of memory: the header of a safetensors file");
-    for (int i = 0; i < 8; i++) header[i] = (char)((uint64_t)(*size - 8) >> (8 * i));
-    return header;
+    fputc(',', h->file);
+    json_write_string(h->file, t.name);
+    fprintf(h->file, ":{\"dtype\":\"%s\",\"shape\":[", t.dtype);
+    for (int d = 0; d < t.ndim; d++) fprintf(h->file, "%s%lld", d ? "," : "", (long long)t.dim[d]);
+    fprintf(h->file, "],\"data_offsets\":[%lld,%lld]}", (long long)h->end, (long long)(h->end + t.bytes));
+    h->end += t.bytes;
+}
+
+void safetensors_end(SafeHeader *h) {
+    fputc('}', h->file);
+    while (ftell(h->file) % 8) fputc(' ', h->file);
+    REQUIRE(fclose(h->file) == 0, "out of memory: the header of a safetensors file");
+    const uint64_t length = h->size - 8;
+    memcpy(h->text, &length, sizeof length);
 }

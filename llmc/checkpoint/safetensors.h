@@ -16,11 +16,7 @@ typedef struct {
     const unsigned char *data;  /* in the mapped file; little-endian, of any alignment */
 } SafeTensor;
 
-typedef struct {
-    char       *path;
-    FileMap     map;
-    Json       *header;
-} SafeShard;
+typedef struct { char *path; FileMap map; Json *header; } SafeShard;
 
 typedef struct {
     const char *path;           /* the argument of safetensors_open */
@@ -37,8 +33,10 @@ const SafeTensor *safetensors_find(const SafeFile *file, const char *name);    /
 int               safetensors_same_shape(const SafeTensor *a, const SafeTensor *b);
 const char       *safetensors_shape(const SafeTensor *tensor, char text[256]); /* "F32 (50257,768)"; returns text */
 
-/* The header of a file to be written (new memory); the bytes of the tensors follow it in the same order. Uses name,
-   dtype, ndim, dim and bytes of the tensors. */
-char *safetensors_header(const SafeTensor *tensor, int count, size_t *size);
+/* The header of a file to be written, {0} at first: text, of size bytes, after safetensors_end; the bytes of the
+   tensors follow it in the same order. Uses name, dtype, ndim, dim and bytes. */
+typedef struct { FILE *file; char *text; size_t size; int64_t end; } SafeHeader;
+void safetensors_add(SafeHeader *header, SafeTensor tensor);
+void safetensors_end(SafeHeader *header);
 
 #endif

@@ -1,10 +1,12 @@
 #include "saver.h"
 #include "../base/os.h"
 #include "../base/terminal.h"
+#include "../ranks/ranks.h"
 #include "../ranks/rendezvous.h"
 #include "../../kernels/autotune.h"
 #include "../../kernels/device.h"
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -33,34 +35,25 @@ static void *pinned_alloc(size_t bytes) {
 
 /* ---- In the thread, which uses only the saver and the files */
 
-static void write_snapshot(void *saver)   { run_dir_write(((Saver *)saver)->dir, &((Saver *)saver)->snapshot); }
+static void write_snapshot(void *saver) { run_dir_write(((Saver *)saver)->dir, &((Saver *)saver)->snapshot); }
 static void write_validation(void *saver) {
     run_dir_write_validation(((Saver *)saver)->dir, &((Saver *)saver)->snapshot.state);
 }
-static void remove_partial(void *saver)   { run_dir_clean(((Saver *)saver)->dir, NULL, 0); }
-static void link_best(void *saver) {
-    run_dir_link_best(((Saver *)saver)->dir, ((Saver *)saver)->snapshot.state.val.best.step);
-}
-static void prune(void *saver) {
+static void clean(void *saver) {
     run_dir_clean(((Saver *)saver)->dir, &((Saver *)saver)->snapshot.state, ((Saver *)saver)->keep);
 }
+static void remove_partial(void *saver) { run_dir_clean(((Saver *)saver)->dir, NULL, 0); }
 
 /* Writes with `write`; then OUT/best names the best, and older checkpoints are removed. Returns 0 if write fails. */
 static int complete(Saver *s, void (*write)(void *)) {
-    char why[FAIL_LENGTH] = "", link_error[FAIL_LENGTH] = "";
-    const int failed = fails(write, s, why), was_linked = !s->link_failed;
+    char why[FAIL_LENGTH] = "", unclean[FAIL_LENGTH] = "";
+    const int failed = fails(write, s, why);
+    fails(failed ? remove_partial : clean, s, unclean);
+    if (!failed && strcmp(unclean, s->unclean)) memcpy(why, unclean, sizeof why);
+    memcpy(s->unclean, unclean, sizeof unclean);
     s->message[0] = 0;
-    if (failed) {
-        fails(remove_partial, s, link_error);
-    } else {
-        s->link_failed = fails(link_best, s, link_error);
-        fails(prune, s, why);
-    }
-    if (*why)
-        snprintf(s->message, sizeof s->message, "step %lld is %s %.1900s", (long long)s->snapshot.state.step,
-                 failed && write == write_snapshot ? "not saved:" : "saved, but", why);
-    else if (s->link_failed && was_linked)
-        snprintf(s->message, sizeof s->message, "%.1900s; --sample and --eval find the best without it", link_error);
+    if (*why) snprintf(s->message, sizeof s->message, "step %lld is %s %.1900s", (long long)s->snapshot.state.step,
+                       failed && write == write_snapshot ? "not saved:" : "saved, but", why);
     return !failed;
 }
 
@@ -82,8 +75,7 @@ void saver_open(Saver *s, const TrainState *saved) {
     s->seconds = saver_file_bytes(&s->model->config) / 200e6;
     s->snapshot.model = s->model;
     for (int i = 0; i < STATES; i++) s->snapshot.host[i] = pinned_alloc(s->model->master.table.bytes);
-    fails(link_best, s, ignored);
-    fails(prune, s, ignored);
+    fails(clean, s, ignored);
 }
 
 /* The validation of the last save, which is complete. */
@@ -128,34 +120,25 @@ BestLoss saver_best(const Saver *s, BestLoss best) {
     return !s->dir ? best : s->running ? s->state.val.best : s->best;
 }
 
-/* Copies everything into the snapshot. */
-static void copy_state(Saver *s) {
+void saver_save(Saver *s, const TrainState *state) {
+    const double start = seconds_now();
+    saver_finish(s);
+    const double waited = seconds_now() - start;
+    if (waited > 0.1)
+        print_line(stdout, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
+                   "--save-every, or --val-every while val loss falls", (long long)state->step, waited);
+    if (s->dir) report_sync(s->report);
+    s->state = *state;
+    if (s->dir && state->val.best.step != state->step) s->state.val.best = s->best;
+    s->state.optimizer_step = s->optimizer->step;
+    s->snapshot.state = s->state;
     for (OptimizerState i = STATE_PARAM; i < STATES; i++) {
         const void *memory = optimizer_gather(s->optimizer, i);
         if (s->dir) device_download(s->snapshot.host[i], memory, s->model->master.table.bytes);
     }
-}
-
-void saver_save(Saver *s, const TrainState *state) {
-    if (!s->dir) {
-        s->state = *state;
-        copy_state(s);
-        return;
-    }
-    double start = seconds_now();
-    saver_finish(s);
-    double waited = seconds_now() - start;
-    if (waited > 0.1)
-        print_line(stdout, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
-                   "--save-every, or --val-every while val loss falls", (long long)state->step, waited);
-    report_sync(s->report);
-    s->snapshot.state = *state;
-    if (state->val.best.step != state->step) s->snapshot.state.val.best = s->best;
-    s->snapshot.state.optimizer_step = s->optimizer->step;
-    s->state = s->snapshot.state;
+    if (!s->dir) return;
     free(s->snapshot.choices);
     s->snapshot.choices = format_string("%s", autotune_text());
-    copy_state(s);
 
     sigset_t all, before;                  /* signals are for the main thread */
     sigfillset(&all);
@@ -170,12 +153,70 @@ void saver_save(Saver *s, const TrainState *state) {
 void saver_close(Saver *s) {
     if (!s->dir) return;
     saver_finish(s);
+    const char *last = s->failed ? run_dir_find(s->dir->path, TO_RESUME, NULL) : NULL;
+    REQUIRE(!s->failed || last, "the last checkpoint could not be written (see above): correct the cause; %s has no "
+            "earlier one", s->dir->path);
     REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause; --resume %s then "
-            "continues from the newest, if there is one", shell_word(s->dir->path));
+            "continues from %s", shell_word(s->dir->path), last);
     for (int i = 0; i < STATES; i++) {
         device_unpin(s->snapshot.host[i]);
         free(s->snapshot.host[i]);
     }
     free(s->snapshot.choices);
     *s = (Saver){0};
+}
+
+/* ---- The end of a run */
+
+void report_skipped_step(Saver *saver, const Settings *s, const TrainState *before, const TrainState *state,
+                         const StepStats *stats, StepResult result) {
+    const int skip = !strcmp(s->on_nan, "skip");
+    char *text = skipped_step_text(&state->spikes, state->step, result, stats, saver->model);
+    if (result == SPIKE || (skip && state->spikes.nonfinite < NONFINITE_STEPS_MAX)) {
+        print_line(stdout, "%s", text);
+        free(text);
+        return;
+    }
+    saver->keep = 0;
+    if (saver->state.step != before->step) saver_save(saver, before);
+    ranks_leave_to_first();
+    saver_finish(saver);
+    char *last = saver->dir ? run_dir_find(saver->dir->path, TO_RESUME, NULL) : NULL;
+    char *steps = skip ? format_string(" %d such steps without an update between them.", NONFINITE_STEPS_MAX) : "";
+    fail("%s.%s Last good checkpoint: %s. A lower --lr or --clip may help%s", text, steps, last ? last : "none",
+         last && !skip ? "; --resume --on-nan skip continues without this step" : "");
+}
+
+static void print_files(const RunDir *dir, int64_t step, const BestLoss *best) {
+    char text[sizeof(Path) + 64] = "";
+    if (best->step && best->step != step)
+        snprintf(text, sizeof text, ", best %s (val loss %.4f)", run_dir_checkpoint(dir, best->step).text, best->loss);
+    print_line(stdout, "log %s, curves %s, checkpoint %s%s", path_of(dir->path, "log.csv").text,
+               path_of(dir->path, "report.html").text, run_dir_checkpoint(dir, step).text, text);
+}
+
+int run_end(Saver *saver, const Settings *s, const TrainState *state, const char *stop) {
+    const RunDir dir = saver->dir ? *saver->dir : (RunDir){0};
+    const long long step = state->step, steps = s->steps;
+    Report *report = saver->report;
+    char early[256] = "", options[128] = "";
+    saver_finish(saver);
+    const BestLoss best = saver_best(saver, state->val.best);
+    if (!stop && step < steps)
+        snprintf(early, sizeof early, "--early-stop %lld: ended at step %lld of %lld, the best val loss is %.4f at "
+                 "step %lld%s", (long long)s->early_stop, step, steps, best.loss, (long long)best.step,
+                 dir.path ? "; --resume with --early-stop 0 continues" : "");
+    saver_close(saver);                     /* fails where the last checkpoint could not be written */
+    report_close(report, stop ? stop : *early ? early : "done");
+    if (*early) puts(early);
+    if (dir.path) print_files(&dir, step, &best);
+    if (!stop) return 0;
+    if (strcmp(s->gpus, "1")) snprintf(options, sizeof options, " --gpus %.60s", s->gpus);
+    if (s->context_parallel > 1)
+        snprintf(strchr(options, 0), 40, " --context-parallel %lld", (long long)s->context_parallel);
+    if (dir.path) print_line(stdout, "%s: saved at step %lld of %lld; --resume %s%s continues", stop, step, steps,
+                             shell_word(dir.path), options);
+    else          print_line(stdout, "%s: stopped at step %lld of %lld; --out none: nothing is saved", stop, step,
+                             steps);
+    return EXIT_TRY_AGAIN;
 }

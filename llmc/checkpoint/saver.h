@@ -1,10 +1,12 @@
 /* saver.h - Saves checkpoints during training: the loop waits for a copy to host memory, a thread
    writes the files, one checkpoint at a time. A failed write (a full disk) does not end the run: it is reported,
-   earlier checkpoints stay, and the next save tries again. A Saver opened without a run directory does nothing. */
+   earlier checkpoints stay, and the next save tries again. A Saver opened without a run directory does nothing.
+   Why a run ends, and how it continues. */
 #ifndef LLMC_SAVER_H
 #define LLMC_SAVER_H
 #include <pthread.h>
 #include "../../kernels/check.h"
+#include "../options/settings.h"
 #include "../report/report.h"
 #include "run_dir.h"
 
@@ -22,7 +24,7 @@ typedef struct {
     int              running;              /* 1: the members below belong to the thread */
     int              failed;               /* the last save failed */
     char             message[FAIL_LENGTH]; /* error of the last save, "" = none: "step 20 is not saved: ..." */
-    int              link_failed;          /* OUT/best could not be made, which is reported once */
+    char             unclean[FAIL_LENGTH]; /* error of the last run_dir_clean, which is reported once */
     double           thread_seconds;
 } Saver;
 
@@ -48,5 +50,16 @@ void saver_close (Saver *saver);       /* waits, reports; fails if the last save
 
 /* The best that is saved or being saved: if its save has failed, the one before. Without dir `best`. */
 BestLoss saver_best(const Saver *saver, BestLoss best);
+
+/* Reports the step from `before` to `state`, whose update was not applied. Returns after a spike, and after a
+   non-finite step that --on-nan skip allows. Otherwise saves the state before the step, keeps all older checkpoints,
+   and fails. */
+void report_skipped_step(Saver *saver, const Settings *settings, const TrainState *before, const TrainState *state,
+                         const StepStats *stats, StepResult result);
+
+/* Waits for the last save, closes saver and report, and prints why the run ended at state->step, where its files are,
+   and the command that continues it. stop: why it was stopped, "SIGTERM", or NULL. Returns the exit code; fails where
+   the last checkpoint could not be written. */
+int run_end(Saver *saver, const Settings *settings, const TrainState *state, const char *stop);
 
 #endif

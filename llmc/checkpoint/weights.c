@@ -11,48 +11,52 @@
 
 static const char MODEL_PREFIX[] = "transformer.", WTE[] = "transformer.wte.weight", HEAD[] = "lm_head.weight";
 
+/* A tensor of a file. */
+typedef struct { const Part *part; const TensorEntry *entry; char name[96]; } Item;
+
+/* From *i on the first of the tensors part[i / count], entry[i % count] that the file has; *i becomes the number behind
+   it. 0 = none. */
+static int next_item(const TensorTable *table, const Part *part, int parts, int *i, Item *item) {
+    const char *prefix = NULL;
+    for (; !prefix && *i < parts * table->count; ++*i) {
+        *item = (Item){ .part = &part[*i / table->count], .entry = &table->entry[*i % table->count] };
+        prefix = item->entry->matrices ? item->part->matrix_prefix : item->part->prefix;
+        if (prefix) snprintf(item->name, sizeof item->name, "%s%s", prefix, item->entry->name);
+    }
+    return prefix != NULL;
+}
+
+/* As it is in the file: without the padding rows of the token table. */
+static SafeTensor file_tensor(const Item *item, int V) {
+    const FileLayout layout = item->entry->layout;
+    const Tensor t = layout == VOCABULARY ? tensor_row_range(*item->entry->field, 0, V) : *item->entry->field;
+    SafeTensor tensor = { .name = item->name, .dtype = item->part->dtype == BF16 ? "BF16" : "F32", .ndim = t.ndim,
+                          .bytes = tensor_count(t) * (int64_t)dtype_bytes(item->part->dtype) };
+    for (int i = 0; i < t.ndim; i++) tensor.dim[i] = t.dim[layout == CONV1D ? t.ndim - 1 - i : i];
+    return tensor;
+}
+
+static int64_t values_of(const Item *item, int V) {
+    return file_tensor(item, V).bytes / (int64_t)dtype_bytes(item->part->dtype);
+}
+
+static void *memory_of(const Item *item) { return (char *)item->part->memory + item->entry->offset; }
+
+/* Tensors are copied in pieces, of a matrix that the file has transposed 16 rows of the file at a time: 64-byte lines
+   of both sides stay in the cache. */
+static int64_t piece_of(const TensorEntry *entry) {
+    return entry->layout == CONV1D ? 16 * entry->field->dim[0] : 1 << 18;
+}
+
 static float *alloc_floats(int64_t count) {
     return host_alloc((size_t)count * sizeof(float), "a tensor between file and device");
 }
 
-static int64_t find_nonfinite(const float *value, int64_t count) {     /* the first one; -1 = none */
-    for (int64_t i = 0; i < count; i++)
-        if (!isfinite(value[i])) return i;
-    return -1;
-}
-
-/* A new (columns, rows) of in (rows, columns), which is freed. In tiles of 16 by 16: 64-byte lines of both sides stay
-   in the L1 cache. */
-static float *transposed(float *in, int64_t rows, int64_t columns) {
-    float *out = alloc_floats(rows * columns);
-    for (int64_t r0 = 0; r0 < rows; r0 += 16)
-        for (int64_t c0 = 0; c0 < columns; c0 += 16)
-            for (int64_t r = r0; r < r0 + 16 && r < rows; r++)
-                for (int64_t c = c0; c < c0 + 16 && c < columns; c++) out[c * rows + r] = in[r * columns + c];
-    free(in);
-    return out;
-}
-
-/* A tensor of a file: of part[i / count], entry[i % count] of the table; NULL where that part leaves it out. */
-static const TensorEntry *entry_of(const TensorTable *table, const Part *part, int i) {
-    const TensorEntry *entry = &table->entry[i % table->count];
-    const WhichTensors which = part[i / table->count].which;
-    return which == ALL_TENSORS || (which == MATRICES) == (entry->matrices > 0) ? entry : NULL;
-}
-
-/* The tensor without the padding rows of the token table, which are not in the file. */
-static Tensor saved_rows(const TensorEntry *entry, int V) {
-    return entry->layout == VOCABULARY ? tensor_row_range(*entry->field, 0, V) : *entry->field;
-}
-
-/* The tensor as it is in the file; its name is a new string. */
-static SafeTensor file_tensor(const Part *part, const TensorEntry *entry, int V) {
-    Tensor t = saved_rows(entry, V);
-    SafeTensor tensor = { .name = format_string("%s%s", part->prefix, entry->name), .ndim = t.ndim,
-                          .dtype = part->dtype == BF16 ? "BF16" : "F32",
-                          .bytes = tensor_count(t) * (int64_t)dtype_bytes(part->dtype) };
-    for (int i = 0; i < t.ndim; i++) tensor.dim[i] = t.dim[entry->layout == CONV1D ? t.ndim - 1 - i : i];
-    return tensor;
+/* to[c][r] = from[r][c]; pitch: numbers from one row to the next. */
+static void transpose(float *to, int64_t to_pitch, const float *from, int64_t from_pitch, int64_t rows,
+                      int64_t columns) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++) to[c * to_pitch + r] = from[r * from_pitch + c];
 }
 
 /* ---- Writing */
@@ -64,48 +68,53 @@ static uint16_t bf16_of(float value) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static void check_values(const char *path, const Part *part, const TensorEntry *entry, int V) {
-    const float *value = (const float *)((const char *)part->memory + entry->offset);
-    int64_t count = tensor_count(saved_rows(entry, V)), nonfinite = find_nonfinite(value, count);
-    REQUIRE(nonfinite < 0, "%s: %s%s holds a NaN or an infinity (number %" PRId64 "): not saved; earlier checkpoints "
-            "stay: take the last one and lower --lr", path, part->prefix, entry->name, nonfinite);
-    for (int64_t i = 0; part->dtype == BF16 && i < count; i++)
-        REQUIRE((bf16_of(value[i]) & 0x7f80) != 0x7f80, "%s: %s holds a number that BF16 rounds to infinity: not "
-                "saved; want F32", path, entry->name);
+static void check_values(const char *path, const Item *item, int64_t count) {
+    const float *value = memory_of(item);
+    for (int64_t i = 0; i < count; i++) {
+        REQUIRE(isfinite(value[i]), "%s: %s holds a NaN or an infinity (number %" PRId64 "): not saved; earlier "
+                "checkpoints stay: take the last one and lower --lr", path, item->name, i);
+        REQUIRE(item->part->dtype == F32 || (bf16_of(value[i]) & 0x7f80) != 0x7f80, "%s: %s holds a number that BF16 "
+                "rounds to infinity: not saved; want F32", path, item->name);
+    }
 }
 
-static void write_values(FILE *file, const Part *part, const TensorEntry *entry, int V) {
-    int64_t count = tensor_count(saved_rows(entry, V));
-    float *host = alloc_floats(count);
-    memcpy(host, (const char *)part->memory + entry->offset, (size_t)count * sizeof *host);
-    if (entry->layout == CONV1D) host = transposed(host, entry->field->dim[0], entry->field->dim[1]);
-    for (int64_t i = 0; part->dtype == BF16 && i < count; i++) {       /* in place: number i never passes its source */
-        uint16_t number = bf16_of(host[i]);
-        memcpy((char *)host + 2 * i, &number, sizeof number);
+static void write_bytes(FILE *file, Xxh64 *hash, const void *bytes, size_t size) {
+    xxh64_add(hash, bytes, size);
+    file_write(file, bytes, size);
+}
+
+static void write_values(FILE *file, Xxh64 *hash, const Item *item, int64_t count) {
+    const int64_t rows = item->entry->field->dim[0], columns = item->entry->field->dim[1];
+    const int64_t piece = piece_of(item->entry);
+    const int is_bf16 = item->part->dtype == BF16;
+    const float *from = memory_of(item);
+    float *host = alloc_floats(piece);
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = count - done < piece ? count - done : piece;
+        if (item->entry->layout == CONV1D) transpose(host, rows, from + done / rows, columns, rows, n / rows);
+        else                               memcpy(host, from + done, (size_t)n * sizeof *host);
+        for (int64_t i = 0; i < n && is_bf16; i++) {        /* in place: number i never passes its source */
+            const uint16_t number = bf16_of(host[i]);
+            memcpy((char *)host + 2 * i, &number, sizeof number);
+        }
+        write_bytes(file, hash, host, (size_t)n * (is_bf16 ? 2 : 4));
     }
-    file_write(file, host, (size_t)count * dtype_bytes(part->dtype));
     free(host);
 }
 
-void weights_write(const char *path, const TensorTable *table, const Part *part, int parts, int V) {
-    const int n = table->count, all = parts * n;
-    const TensorEntry *entry;
-    int count = 0;
-    size_t size;
-    for (int i = 0; i < all; i++)
-        if ((entry = entry_of(table, part, i))) check_values(path, &part[i / n], entry, V);
-    SafeTensor *tensor = host_alloc((size_t)all * sizeof *tensor, path);
-    for (int i = 0; i < all; i++)
-        if ((entry = entry_of(table, part, i))) tensor[count++] = file_tensor(&part[i / n], entry, V);
-    char *header = safetensors_header(tensor, count, &size);
-    for (int i = 0; i < count; i++) free((char *)tensor[i].name);
-    free(tensor);
+uint64_t weights_write(const char *path, const TensorTable *table, const Part *part, int parts, int V) {
+    Item item;
+    SafeHeader header = {0};
+    Xxh64 hash = {0};
+    for (int i = 0; next_item(table, part, parts, &i, &item); ) check_values(path, &item, values_of(&item, V));
+    for (int i = 0; next_item(table, part, parts, &i, &item); ) safetensors_add(&header, file_tensor(&item, V));
+    safetensors_end(&header);
     FILE *file = file_create(path);
-    file_write(file, header, size);
-    free(header);
-    for (int i = 0; i < all; i++)
-        if ((entry = entry_of(table, part, i))) write_values(file, &part[i / n], entry, V);
+    write_bytes(file, &hash, header.text, header.size);
+    free(header.text);
+    for (int i = 0; next_item(table, part, parts, &i, &item); ) write_values(file, &hash, &item, values_of(&item, V));
     file_close_durably(file, path);
+    return xxh64_sum(&hash);
 }
 
 /* ---- Reading */
@@ -113,23 +122,21 @@ void weights_write(const char *path, const TensorTable *table, const Part *part,
 /* Files of HuggingFace also have names without "transformer.". */
 static const SafeTensor *find_tensor(const SafeFile *file, const char *name) {
     const SafeTensor *tensor = safetensors_find(file, name);
-    if (!tensor && !strncmp(name, MODEL_PREFIX, strlen(MODEL_PREFIX)))
-        tensor = safetensors_find(file, name + strlen(MODEL_PREFIX));
-    return tensor;
+    const size_t prefix = strlen(MODEL_PREFIX);
+    return tensor || strncmp(name, MODEL_PREFIX, prefix) ? tensor : safetensors_find(file, name + prefix);
 }
 
-static const SafeTensor *find_entry(const SafeFile *file, const Part *part, const TensorEntry *entry, int V) {
-    SafeTensor want = file_tensor(part, entry, V);
+static const SafeTensor *find_item(const SafeFile *file, const Item *item, int V) {
+    SafeTensor want = file_tensor(item, V);
     const SafeTensor *got = find_tensor(file, want.name);
+    const int is_model = !*item->part->prefix;
     char got_text[256], want_text[256];
-    int is_model = !*part->prefix;
     REQUIRE(got, "%s: the tensor %s is missing: is it a GPT-2 of the same number of layers?", file->path, want.name);
-    if (is_model && entry->layout == POSITIONS && got->ndim == 2 && got->dim[0] >= 1 && got->dim[0] < want.dim[0])
+    if (is_model && item->entry->layout == POSITIONS && got->dim[0] >= 1 && got->dim[0] < want.dim[0])
         want.dim[0] = got->dim[0];                              /* repeated by read_values */
-    int fits = !strcmp(got->dtype, "F32") || (is_model && (!strcmp(got->dtype, "F16") || !strcmp(got->dtype, "BF16")));
-    REQUIRE(fits && safetensors_same_shape(got, &want), "%s: %s is %s, want %s%s", got->path, got->name,
+    REQUIRE((!strcmp(got->dtype, "F32") || (is_model && (!strcmp(got->dtype, "F16") || !strcmp(got->dtype, "BF16")))) &&
+            safetensors_same_shape(got, &want), "%s: %s is %s, want %s%s", got->path, got->name,
             safetensors_shape(got, got_text), safetensors_shape(&want, want_text), is_model ? ", or F16 or BF16" : "");
-    free((char *)want.name);
     return got;
 }
 
@@ -139,56 +146,59 @@ static int is_tied(const SafeTensor *head, const SafeTensor *wte) {
            && !memcmp(head->data, wte->data, (size_t)wte->bytes);
 }
 
-/* Exact: the bits of a half, at their positions in f32, are the number times 2^(15 - 127), also for subnormals. */
-static float half_to_float(uint16_t half) {
-    uint32_t bits = (uint32_t)(half & 0x8000) << 16 | (uint32_t)(half & 0x7fff) << 13;
+/* Number i of an F32, BF16 or F16 tensor. BF16 is the upper half of an F32. The bits of an F16, at their positions in
+   an F32, are the number times 2^(15 - 127), also for subnormals; its infinities become NaN: either is refused. */
+static float number_of(const SafeTensor *t, int64_t i) {
+    uint32_t bits = 0;
     float value;
-    memcpy(&value, &bits, sizeof bits);
-    return (half & 0x7c00) == 0x7c00 ? NAN : value * 0x1p112f;          /* an infinity or a NaN: either is refused */
+    if (t->dtype[1] == '3') {
+        memcpy(&value, t->data + 4 * i, sizeof value);
+        return value;
+    }
+    memcpy(&bits, t->data + 2 * i, sizeof(uint16_t));
+    const int is_f16 = t->dtype[0] == 'F', is_nan = (bits & 0x7c00) == 0x7c00;
+    bits = is_f16 ? (bits & 0x8000) << 16 | (bits & 0x7fff) << 13 : bits << 16;
+    memcpy(&value, &bits, sizeof value);
+    return !is_f16 ? value : is_nan ? NAN : value * 0x1p112f;
 }
 
-static void read_values(const SafeTensor *tensor, const Part *part, const TensorEntry *entry) {
-    Tensor t = *entry->field;
-    char *to = (char *)part->memory + entry->offset;
-    int wide = !strcmp(tensor->dtype, "F32"), half = !strcmp(tensor->dtype, "F16");
-    int64_t count = tensor->bytes / (wide ? 4 : 2);
-    float *host = alloc_floats(count);
-    if (wide) memcpy(host, tensor->data, (size_t)tensor->bytes);
-    for (int64_t i = 0; i < count && !wide; i++) {
-        uint16_t narrow;
-        memcpy(&narrow, tensor->data + 2 * i, sizeof narrow);
-        uint32_t bits = (uint32_t)narrow << 16;                         /* BF16 is the upper half of an F32 */
-        memcpy(&host[i], &bits, sizeof bits);
-        if (half) host[i] = half_to_float(narrow);
+static void read_values(const SafeTensor *tensor, const Item *item) {
+    const FileLayout layout = item->entry->layout;
+    const Tensor t = *item->entry->field;
+    char *to = memory_of(item);
+    const int64_t count = tensor->bytes / (strcmp(tensor->dtype, "F32") ? 2 : 4), piece = piece_of(item->entry);
+    const int64_t all = layout == POSITIONS ? tensor_count(t) : count;          /* POSITIONS: again, up to T rows */
+    float *host = alloc_floats(piece), *whole = layout == CONV1D ? alloc_floats(count) : NULL;
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = count - done < piece ? count - done : piece;
+        for (int64_t i = 0; i < n; i++)
+            REQUIRE(isfinite(host[i] = number_of(tensor, done + i)), "%s: %s holds a NaN or an infinity (number %"
+                    PRId64 "): take an earlier checkpoint", tensor->path, tensor->name, done + i);
+        if (whole) transpose(whole + done / t.dim[0], t.dim[1], host, t.dim[0], n / t.dim[0], t.dim[0]);
+        for (int64_t at = done; at < all && !whole; at += count)
+            device_upload(to + 4 * at, host, 4 * (size_t)(n < all - at ? n : all - at));
     }
-    int64_t nonfinite = find_nonfinite(host, count);
-    REQUIRE(nonfinite < 0, "%s: %s holds a NaN or an infinity (number %" PRId64 "): take an earlier checkpoint",
-            tensor->path, tensor->name, nonfinite);
-    if (entry->layout == CONV1D) host = transposed(host, t.dim[1], t.dim[0]);
-    const int64_t wanted = entry->layout == VOCABULARY ? count : tensor_count(t);
-    for (int64_t done = 0; done < wanted; done += count)            /* POSITIONS: again, up to T rows */
-        device_upload(to + 4 * done, host, (size_t)(count < wanted - done ? count : wanted - done) * 4);
+    if (whole) device_upload(to, whole, 4 * (size_t)count);
+    if (layout == VOCABULARY) device_zero(to + 4 * count, tensor_bytes(t) - 4 * (size_t)count);
+    free(whole);
     free(host);
-    if (entry->layout == VOCABULARY) device_zero(to + 4 * count, tensor_bytes(t) - 4 * (size_t)count);
 }
 
 void weights_read(const char *path, const TensorTable *table, const Part *part, int parts, int V) {
     SafeFile file = safetensors_open(path);
     char *used = host_alloc((size_t)file.count + 1, path);
     const SafeTensor *wte = *part->prefix ? NULL : find_tensor(&file, WTE);
-    for (int i = 0; i < parts * table->count; i++) {
-        const Part *p = &part[i / table->count];
-        const TensorEntry *entry = entry_of(table, part, i);
-        if (!entry) continue;
-        const SafeTensor *tensor = find_entry(&file, p, entry, V);
+    Item item;
+    for (int i = 0; next_item(table, part, parts, &i, &item); ) {
+        const SafeTensor *tensor = find_item(&file, &item, V);
         used[tensor - file.tensor] = 1;
-        if (p->memory) read_values(tensor, p, entry);
+        if (item.part->memory) read_values(tensor, &item);
     }
     for (int i = 0; i < file.count; i++) {
         const SafeTensor *t = &file.tensor[i];
-        int ignored = used[i] || ends_with(t->name, ".attn.bias") || ends_with(t->name, ".attn.masked_bias");
-        REQUIRE(ignored || (wte && !strcmp(t->name, HEAD) && is_tied(t, wte)), "%s: unexpected tensor %.80s: is it a "
-                "GPT-2 of the same number of layers?", t->path, t->name);
+        REQUIRE(used[i] || ends_with(t->name, ".attn.bias") || ends_with(t->name, ".attn.masked_bias") ||
+                (wte && !strcmp(t->name, HEAD) && is_tied(t, wte)), "%s: unexpected tensor %.80s: is it a GPT-2 of "
+                "the same number of layers?", t->path, t->name);
     }
     free(used);
     safetensors_close(&file);
@@ -207,14 +217,12 @@ GPTConfig weights_config(const char *path) {
     SafeFile file = safetensors_open(path);
     const SafeTensor *wte = find_tensor(&file, WTE), *wpe = find_tensor(&file, "transformer.wpe.weight");
     const SafeTensor *head = safetensors_find(&file, HEAD);
+    char name[64] = "";
     REQUIRE(wte && wpe, "%s: the tensor wte.weight or wpe.weight is missing: is it a GPT-2?", path);
-    GPTConfig config = { .V = size_of(wte, 0, 1 << 24), .C = size_of(wte, 1, 65536), .T = size_of(wpe, 0, 1 << 24),
-                         .untied = head && !is_tied(head, wte), .save_dtype = strcmp(wte->dtype, "F32") ? BF16 : F32 };
-    for (int found = 1; found && config.L <= 1000; config.L += found) {
-        char *name = format_string("%sh.%d.ln_1.weight", MODEL_PREFIX, config.L);
-        found = find_tensor(&file, name) != NULL;
-        free(name);
-    }
+    GPTConfig c = { .V = size_of(wte, 0, 1 << 24), .C = size_of(wte, 1, 65536), .T = size_of(wpe, 0, 1 << 24), .L = -1,
+                    .untied = head && !is_tied(head, wte), .save_dtype = strcmp(wte->dtype, "F32") ? BF16 : F32 };
+    do snprintf(name, sizeof name, "%sh.%d.ln_1.weight", MODEL_PREFIX, ++c.L);
+    while (c.L <= 1000 && find_tensor(&file, name));
     safetensors_close(&file);
-    return config;
+    return c;
 }

@@ -3,15 +3,14 @@
 #define LLMC_WEIGHTS_H
 #include "../model/gpt.h"
 
-/* Tensors of a file: the entries of a table, with prefix before their names, at the table's offsets in memory: host
-   memory for a write, device memory for a read, or NULL to only require that they exist. dtype: F32, or for a write
-   BF16, rounded to nearest, ties to even. which: entries with matrices for Muon, or the others. */
-typedef enum { ALL_TENSORS, MATRICES, NO_MATRICES } WhichTensors;
-typedef struct { const char *prefix; void *memory; DType dtype; WhichTensors which; } Part;
+/* Tensors of a file: the entries of a table, with a prefix before their names, those with matrices for Muon with one of
+   their own, NULL = not in the file; at the table's offsets in memory: host memory for a write, device memory for a
+   read, or NULL to only require that they exist. dtype: F32, or for a write BF16, rounded to nearest, ties to even. */
+typedef struct { const char *prefix, *matrix_prefix; void *memory; DType dtype; } Part;
 
-/* One file of all parts, with the first V rows of the token tables. Fails at a NaN or an infinity, before it creates
-   the file. */
-void weights_write(const char *path, const TensorTable *table, const Part *part, int parts, int V);
+/* One file of all parts, with the first V rows of the token tables. Returns its XXH64. Fails at a NaN or an infinity,
+   before it creates the file. */
+uint64_t weights_write(const char *path, const TensorTable *table, const Part *part, int parts, int V);
 
 /* path: a file, or the index of several. Tensors without a prefix (a model) may be F32, F16 or BF16, which f32 holds
    exactly, and also named without "transformer."; attention-mask buffers (attn.bias, attn.masked_bias) are ignored, and

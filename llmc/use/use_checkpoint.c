@@ -6,7 +6,6 @@
 #include "../base/os.h"
 #include "../base/terminal.h"
 #include "../checkpoint/run_dir.h"
-#include "../checkpoint/tokenizer_choice.h"
 #include "../model/model_config.h"
 #include "../train/evaluate.h"
 #include "generate.h"

@@ -361,7 +361,7 @@ static void every_number(const char *dtype, int exponent_bits) {
     GPT m;
     gpt_create(&m, (GPTConfig){ .L = 1, .NH = 1, .C = 16, .T = 4096, .V = 3 }, "auto", 1, 1, EVALUATE);
     void *memory = calloc(1, m.master.table.bytes);
-    weights_write(zeros, &m.master.table, &(Part){ "", memory, BF16, ALL_TENSORS }, 1, 3);
+    weights_write(zeros, &m.master.table, &(Part){ "", "", memory, BF16 }, 1, 3);
     rewrite(zeros, path, "`BF16`", STRING("`%s`", dtype));
     for (uint32_t bits = 0; bits < 65536; bits++)
         number[bits] = (bits >> mantissa_bits & ones) == ones ? 0 : (uint16_t)bits;

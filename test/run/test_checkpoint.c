@@ -166,7 +166,7 @@ static void models_of_other_programs(void) {
 #define SHAPE_OF(name, shape) name ".weight`:{`dtype`:`F32`,`shape`:[" shape "]"
 static const Damage damage[] = {
     { "config.json", "`n_layer`: 2", "`n_layer`: 0", load_config,
-      "config.json: `n_layer` is 0, want 2 as in the tensors of " },
+      "config.json: `n_layer` is 0, want 2 as in the tensors" },
     { "config.json", "`n_head`: 2", "`n_head`: 3", load_config,
       "config.json: model: 16 channels, want a multiple of the 3 heads" },
     { "config.json", "gelu_new", "gelu_pytorch", load_config, "is `gelu_pytorch`, want gelu_new" },
@@ -194,7 +194,7 @@ static const Damage damage[] = {
     { "state.json", "loss`: [3.25", "loss`: [null", load_state, "`window_loss` is null, want a number" },
     { "state.json", "loss`: [3.25, 3]", "loss`: 5", load_state, "window_loss` is 5, want an array" },
     { "state.json", "norm`: [0.5, 1]", "norm`: [1]", load_state, "window_log_norm` has 1 numbers, want 2" },
-    { "state.json", "`bytes`", "`words`", load_tokenizer, "tokenizer 'words', want 'bytes', 'ids' or 'bpe'" },
+    { "state.json", "`bytes`", "`words`", load_tokenizer, "state.json: `tokenizer` is `words`, want bytes|ids|bpe" },
     { "state.json", "optimizer_step", "optimizer", load_state, "`optimizer_step` is missing" },
     { "state.json", "`best`: {", "`best`: 5, `b`: {", load_state, "`best` is 5, want an object" },
     { "state.json", "`extra`: 1", "`extra`: 2", load_state, "`best.extra` is 2" },
@@ -327,7 +327,8 @@ static void test_finding(void) {
     char *old = STRING("%s.old", s10);                  /* of a save that a kill has interrupted */
     EXPECT(rename(s10, old) == 0, "%s", old);
     expect_found(run_dir_resolve(out, NULL), old);
-    expect_found(run_dir_find(out, TO_RESUME, NULL), s2);
+    expect_found(run_dir_find(out, TO_RESUME, NULL), old);
+    expect_found(run_dir_find(out, TO_RESUME, old), s2);
     EXPECT(rename(old, s10) == 0, "%s", s10);
     expect_fails("optimizer.safetensors: want a directory with model.safetensors", resolve,
                  IN_SCRATCH("found/step-00000010/optimizer.safetensors"));
@@ -449,7 +450,7 @@ static void which_tokenizer(void) {
     unlink(IN_SCRATCH("which/vocab.json"));
     expect_tokenizer(dir, 500, "ids");
     put_text(state, bpe_state);
-    expect_fails("state.json: tokenizer 'bpe', but there is none beside it", load_tokenizer, dir);
+    expect_fails("which: no tokenizer: want tokenizer.json, vocab.json", load_tokenizer, dir);
 }
 
 int main(void) {

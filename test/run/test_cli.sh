@@ -176,7 +176,7 @@ says "and says so" "^checkpoint $dir/worse/$best: the best of the run, val loss 
 says "its loss" "loss $val_loss nats"
 expect "the link is a checkpoint" "$gpt" --eval "$dir/worse/best" "$dir/cba.txt"
 is "of itself" "$(grep -c '^checkpoint ' "$dir/expect.out")$(grep -c "loss $val_loss nats" "$dir/expect.out")" 01
-refuses "--resume --perturb=yes: it is of the initial weights" "$gpt" --resume "$dir/worse" --perturb
+refuses "--resume --perturb yes: the run began with --perturb no" "$gpt" --resume "$dir/worse" --perturb
 for keep in 1 0; do        # the fourth validation after the best
     expect "a run that stops" "$gpt" $worse --keep $keep --early-stop 4 --out "$dir/early-$keep"
     ended=$(($(best_of "$dir/worse") + 20))
@@ -249,7 +249,12 @@ if in_turn 3; then
     expect "evaluate" "$gpt" --eval "$dir/bpe/more" --data "$dir/bpe/text.txt"
     expect "per byte: the loss of all tokens over the bytes" awk -v bytes="$(wc -c < "$dir/bpe/text.txt")" \
         '{ want = $3 * $(NF - 3) / bytes; exit !($9 > 0.99 * want && $9 < 1.01 * want) }' "$dir/expect.out"
-    expect "the tokenizer of a run" "$gpt" --data "$dir/bpe/text.txt" --tokenizer "$dir/bpe/run" --model d2 --dry-run
+    mkdir "$dir/bpe/killed"         # between two renames
+    cp -r "$dir/bpe/run/step-00000003" "$dir/bpe/killed/step-00000003.old"
+    for run in run killed; do
+        expect "the tokenizer of a run" "$gpt" --data "$dir/bpe/text.txt" --tokenizer "$dir/bpe/$run" --model d2 \
+            --dry-run
+    done
     expect "and of its checkpoint" "$gpt" --eval "$dir/bpe/more" "$dir/bpe/text.txt" \
         --tokenizer "$dir/bpe/run/step-00000003"
     expect "shards" "$tokenize" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/shards" \
@@ -467,7 +472,7 @@ close_test "one run per directory; closed files; a run from --init resumes"
 find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/before"
 refuse_each <<END
 already exists | $small --out $dir/a-flash-f32
---resume --init x: the run began from random weights | --resume $dir/a-flash-f32 --init x
+--resume --init x: the run began with --init none; want --resume alone | --resume $dir/a-flash-f32 --init x
 --layers 3: the model of $dir/a-flash-f32/step-00000060 has 2 | --resume --out $dir/a-flash-f32 --layers 3
 --channels 64: the model of | $text --init $dir/a-flash-f32 --channels 64
 --layers 3: the model of | --eval $dir/onward --data $dir/text/val.txt --layers 3

@@ -65,6 +65,8 @@ else
     grouped "400 MiB of 400 MiB" 4:cpu,memory:/a memory/a/memory.limit_in_bytes 419430400 memory/memory.stat ""
     grouped "1 thread" 0::/a/b a/cpu.max "100000 100000" a/b/cpu.max "max 100000"
     grouped "300 MiB of 300 MiB" 4:memory:/elsewhere memory/memory.limit_in_bytes 314572800
+    (ulimit -v 122880; expect "a save beside 97 MiB of a plan" "$gpt" --data "$dir/text/train.txt" --val-fraction 0 \
+        --model d2 --batch 18 --steps 1 --threads 1 --out "$dir/limited"; exit $bad) || bad=1
     (ulimit -v 400000; refuses " MiB are free; " "$gpt" $text --batch 24; exit $bad) || bad=1
     close_test "$name"
 fi

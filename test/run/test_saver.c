@@ -149,7 +149,8 @@ static void an_error_then_a_success(void) {
     start(&saver, 9);
     finish(&saver);
     limit_file_size(RLIM_INFINITY);
-    expect_fails(STRING("correct the cause; --resume %s then continues from the newest", out), close_at_end, &saver);
+    expect_fails(STRING("correct the cause; --resume %s then continues from %s/step-00000002", out, out), close_at_end,
+                 &saver);
     close_saver(&saver);
 }
 
@@ -223,7 +224,7 @@ static void the_best_is_linked_and_kept(void) {
     EXPECT(checkpoint_load_state(IN_SCRATCH("best/step-00000022")).val.best.loss == 1.2, "the state has it, too");
     close_saver(&saver);
 
-    /* keep 0: only what was saved for nothing else is removed, and not where a user keeps it */
+    /* keep 0: only what was saved for nothing else is removed, but for the files of a user */
     state.val = (ValHistory){0};
     saver = open_saver(IN_SCRATCH("best-all"), &trainer, 0);
     for (int step = 1; step <= 10; step++) {
@@ -231,7 +232,8 @@ static void the_best_is_linked_and_kept(void) {
         saver_finish(&saver);
         if (step == 3) put_text(IN_SCRATCH("best-all/step-00000003/notes.txt"), "mine");
     }
-    expect_saved(&saver, "best=10 3 10");
+    expect_saved(&saver, "best=10 step-00000003.partial 10");
+    EXPECT(file_exists(IN_SCRATCH("best-all/step-00000003.partial/notes.txt")), "the user's file");
     close_saver(&saver);
 
     /* keep 2: the extra best does not count when step 20 is saved, whose validation replaces it */
@@ -304,8 +306,10 @@ static void other_files_stay(void) {
     save_step(out, &trainer, 12);                                           /* a later one neither goes nor counts */
     Saver saver = open_saver(out, &trainer, 2);
     start(&saver, 9);
-    expect_saved(&saver, "step-7 2 3 4 5 8 9 10 12");
+    expect_saved(&saver, "step-00000002.partial step-00000003.partial step-7 4 8 9 10 12");
     close_saver(&saver);
+    EXPECT(file_exists(IN_SCRATCH("others/step-00000002.partial/notes.txt")) &&
+           file_is_dir(IN_SCRATCH("others/step-00000003.partial/eval")), "the files of a user");
     EXPECT(file_exists(IN_SCRATCH("elsewhere/state.json")), "the target of a link stays");
 }
 
@@ -315,8 +319,10 @@ static void what_a_kill_left_is_removed(void) {
     EXPECT(rename(IN_SCRATCH("swept/step-00000001"), IN_SCRATCH("swept/step-00000001.partial")) == 0, "renamed");
     directory_make(IN_SCRATCH("swept/step-5.partial"));
     directory_make(IN_SCRATCH("swept/mine.partial"));
+    directory_make(IN_SCRATCH("swept/step-00000004.old"));                  /* of a user: no checkpoint */
     Saver saver = open_saver(out, &trainer, 0);
-    EXPECT_STEPS(out, "mine.partial step-5.partial 2");
+    EXPECT_STEPS(out, "mine.partial step-00000004.old step-5.partial 2");
+    EXPECT(rmdir(IN_SCRATCH("swept/step-00000004.old")) == 0, "removed");
     directory_make(IN_SCRATCH("swept/step-00000005.partial/results"));      /* of a user: not removed */
     start(&saver, 7);
     EXPECT(!*finish(&saver), "no error");
@@ -348,6 +354,16 @@ static void fails_catches_and_gives_back(void) {
     expect_fails("at depth 0", fail_deep, &depth);       /* behind it, a failure ends the process again */
 }
 
+static void open_run_dir(void *path) { run_dir_open(&(RunDir){ .path = path }); }
+
+/* A run that a kill has left with step-N.old alone. */
+static void a_directory_with_a_run_is_not_new(void) {
+    save_step(IN_SCRATCH("taken"), &trainer, 9);
+    EXPECT(rename(IN_SCRATCH("taken/step-00000009"), IN_SCRATCH("taken/step-00000009.old")) == 0, "renamed");
+    expect_fails("step-00000009.old already exists: want another --out", open_run_dir, IN_SCRATCH("taken"));
+    EXPECT_STEPS(IN_SCRATCH("taken"), "step-00000009.old");
+}
+
 int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){ .threads = 1 });
@@ -363,6 +379,7 @@ int main(void) {
     RUN(val_losses_that_rise);
     RUN(other_files_stay);
     RUN(what_a_kill_left_is_removed);
+    RUN(a_directory_with_a_run_is_not_new);
     tiny_free(&trainer);
     return test_close();
 }
