@@ -110,7 +110,7 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(LIBS)
 $(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize data/bpe_train $(addprefix llmc/,base/files base/json base/os \
-                     base/terminal options/options text/bpe text/bpe_files text/bpe_words text/texts tokens/shards) kernels/check)
+                     base/terminal options/options text/bpe text/bpe_files text/texts tokens/shards) kernels/check)
 	$(link)
 $(BUILD)/curves: $(patsubst %,$(BUILD)/%.o,scripts/curves $(addprefix llmc/,report/report_page report/log_reader base/files base/json base/os \
                      base/terminal) kernels/check)

@@ -3,7 +3,6 @@
 #include <string.h>
 #include "../kernels/check.h"
 #include "../llmc/text/bpe_files.h"
-#include "../llmc/text/bpe_words.h"
 #include "../llmc/base/files.h"
 #include "../llmc/base/os.h"
 

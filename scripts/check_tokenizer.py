@@ -88,16 +88,25 @@ def tiktoken_of(vocabulary):
     return tiktoken.Encoding("peer", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": end})
 
 
+def own_files(directory):
+    """The vocabulary and the merges of a tokenizer.json that tokenize has written."""
+    with open(f"{directory}/tokenizer.json", encoding="utf-8") as file:
+        model = json.load(file)["model"]
+    return model["vocab"], [tuple(merge.split(" ")) for merge in model["merges"]]
+
+
 def peers_of(directory):
     """HuggingFace's tokenizer and tiktoken's of the files of a directory."""
-    pair = "vocab.json", "merges.txt"
-    if not os.path.exists(f"{directory}/vocab.json"):
-        pair = "encoder.json", "vocab.bpe"
-    vocabulary, merges = (f"{directory}/{name}" for name in pair)
-    peer = Tokenizer(models.BPE.from_file(vocabulary, merges))
+    if os.path.exists(f"{directory}/tokenizer.json"):
+        vocabulary, merges = own_files(directory)
+    else:
+        pair = "vocab.json", "merges.txt"
+        if not os.path.exists(f"{directory}/vocab.json"):
+            pair = "encoder.json", "vocab.bpe"
+        vocabulary, merges = models.BPE.read_file(*(f"{directory}/{name}" for name in pair))
+    peer = Tokenizer(models.BPE(vocabulary, merges))
     peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    with open(vocabulary, encoding="utf-8") as file:
-        return peer, tiktoken_of(json.load(file))
+    return peer, tiktoken_of(dict(vocabulary))
 
 
 def trained_by_tokenizers(text, size):
@@ -132,10 +141,10 @@ def train(program, scratch, text, vocab_size):
         "--out", f"{scratch}/ours")
     os.mkdir(f"{scratch}/theirs")
     trained_by_tokenizers(text, vocab_size - 1).model.save(f"{scratch}/theirs")
-    with open(f"{scratch}/ours/merges.txt", "rb") as ours, open(f"{scratch}/theirs/merges.txt", "rb") as theirs:
-        merges = ours.read()
-        want(merges == theirs.read(), f"vocabulary {vocab_size}: tokenizers has other merges")
-    print(f"ok   training: {len(text.encode())} bytes, {merges.count(10) - 1} merges")
+    (_, merges), (_, peers) = own_files(f"{scratch}/ours"), models.BPE.read_file(
+        f"{scratch}/theirs/vocab.json", f"{scratch}/theirs/merges.txt")
+    want(merges == peers, f"vocabulary {vocab_size}: tokenizers has other merges")
+    print(f"ok   training: {len(text.encode())} bytes, {len(merges)} merges")
     return f"{scratch}/ours"
 
 

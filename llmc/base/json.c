@@ -7,34 +7,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Works on a copy of the text, with a NUL at its end, in which strings and numbers become those of the values. */
 typedef struct {
-    const unsigned char *text;
-    size_t      size, at;
-    char       *copy;          /* strings unescaped, and digits, each at its place in text */
-    Json       *root, *free;   /* the next free node */
-    const char *where;
+    unsigned char *start, *at, *end;
+    Json          *root, *free;     /* the next free node */
+    const char    *where;
 } Parser;
 
-static int peek(const Parser *p) { return p->at < p->size ? p->text[p->at] : -1; }
-
 static _Noreturn void refuse(const Parser *p, const char *want) {
-    int c = peek(p);
+    const int c = *p->at;
     char found[20] = "the end";
-    if (c >= 0) snprintf(found, sizeof found, c > ' ' && c < 127 ? "'%c'" : "byte 0x%02x", c);
+    if (p->at < p->end) snprintf(found, sizeof found, c > ' ' && c < 127 ? "'%c'" : "byte 0x%02x", c);
     json_free(p->root);
-    fail("%s: byte %zu: found %s, want %s", p->where, p->at, found, want);
+    fail("%s: byte %zu: found %s, want %s", p->where, (size_t)(p->at - p->start), found, want);
 }
 
 static int accept(Parser *p, int c) {
-    if (peek(p) != c) return 0;
+    if (*p->at != c) return 0;
     p->at++;
     return 1;
 }
 
-static int skip_space(Parser *p) {
-    while (peek(p) == ' ' || peek(p) == '\t' || peek(p) == '\n' || peek(p) == '\r') p->at++;
-    return peek(p);
-}
+static int skip_space(Parser *p) { return *(p->at += strspn((char *)p->at, " \t\n\r")); }
 
 /* ---- Strings */
 
@@ -47,20 +41,19 @@ static char *utf8_put(char *out, unsigned code) {
 }
 
 static unsigned parse_hex(Parser *p) {
-    unsigned code = 0;
-    for (int i = 0; i < 4; i++, p->at++) {
-        const int c = tolower(peek(p));
-        if (!isxdigit(c)) refuse(p, "four hexadecimal digits after \\u");
-        code = 16 * code + (unsigned)(isdigit(c) ? c - '0' : c - 'a' + 10);
+    char digits[5] = "";
+    for (int i = 0; i < 4; i++) {
+        if (!isxdigit(*p->at)) refuse(p, "four hexadecimal digits after \\u");
+        digits[i] = (char)*p->at++;
     }
-    return code;
+    return (unsigned)strtoul(digits, NULL, 16);
 }
 
 /* Reads XXXX of \uXXXX. A pair of surrogates is one character; half of one is U+FFFD, as for Python's json and
    tiktoken. */
 static unsigned parse_unicode(Parser *p) {
     const unsigned code = parse_hex(p);
-    const size_t end = p->at;
+    unsigned char *end = p->at;
     if (code < 0xd800 || code > 0xdfff) return code;
     if (code < 0xdc00 && accept(p, '\\') && accept(p, 'u')) {
         const unsigned low = parse_hex(p);
@@ -73,7 +66,7 @@ static unsigned parse_unicode(Parser *p) {
 static char *parse_escape(Parser *p, char *out) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (accept(p, 'u')) return utf8_put(out, parse_unicode(p));
-    const char *name = peek(p) > 0 ? strchr(names, peek(p)) : NULL;
+    const char *name = *p->at ? strchr(names, *p->at) : NULL;
     if (!name) refuse(p, "one of \"\\/bfnrtu after a backslash");
     p->at++;
     *out = values[name - names];
@@ -82,42 +75,42 @@ static char *parse_escape(Parser *p, char *out) {
 
 static const char *parse_string(Parser *p, size_t *size) {
     if (!accept(p, '"')) refuse(p, "a string");
-    char *string = p->copy + p->at, *out = string;
+    char *string = (char *)p->at, *out = string;        /* out <= at: no escape is shorter than its character */
     while (!accept(p, '"')) {
         if (accept(p, '\\')) {
             out = parse_escape(p, out);
             continue;
         }
-        size_t length = p->at < p->size ? utf8_length(p->text + p->at, p->size - p->at) : 0;
-        if (!length || peek(p) < ' ') refuse(p, "UTF-8 without control characters, or '\"'");
-        memcpy(out, p->text + p->at, length);
+        size_t length = utf8_length(p->at, (size_t)(p->end - p->at) + 1);
+        if (!length || *p->at < ' ') refuse(p, "UTF-8 without control characters, or '\"'");
+        memmove(out, p->at, length);
         out += length;
         p->at += length;
     }
-    *out = 0;       /* at the closing quote at the latest */
+    *out = 0;
     *size = (size_t)(out - string);
     return string;
 }
 
 /* ---- Values */
 
-static void parse_digits(Parser *p) {
-    if (!isdigit(peek(p))) refuse(p, "a digit");
-    while (isdigit(peek(p))) p->at++;
+static void skip_digits(Parser *p) {
+    if (!isdigit(*p->at)) refuse(p, "a digit");
+    while (isdigit(*p->at)) p->at++;
 }
 
 static const char *parse_number(Parser *p) {
-    size_t start = p->at;
+    char *start = (char *)p->at;
     accept(p, '-');
-    if (!accept(p, '0')) parse_digits(p);
-    if (accept(p, '.')) parse_digits(p);
+    if (!accept(p, '0')) skip_digits(p);
+    if (accept(p, '.')) skip_digits(p);
     if (accept(p, 'e') || accept(p, 'E')) {
         if (!accept(p, '+')) accept(p, '-');
-        parse_digits(p);
+        skip_digits(p);
     }
-    memcpy(p->copy + start, p->text + start, p->at - start);
-    p->copy[p->at] = 0;
-    return p->copy + start;
+    memmove(start - 1, start, (size_t)((char *)p->at - start));         /* makes room for the NUL behind it */
+    p->at[-1] = 0;
+    return start - 1;
 }
 
 static const char *parse_key(Parser *p) {
@@ -132,33 +125,25 @@ static const char *parse_key(Parser *p) {
 /* The next value, with its key in an object; the opening bracket alone of an array or object. */
 static Json *parse_value(Parser *p, Json *parent) {
     static const struct { const char *text; JsonType type; } words[] = {
-        { "null", JSON_NULL }, { "false", JSON_FALSE }, { "true", JSON_TRUE },
-        { "NaN", JSON_NUMBER }, { "Infinity", JSON_NUMBER }, { "-Infinity", JSON_NUMBER },      /* as Python has them */
+        { "{", JSON_OBJECT }, { "[", JSON_ARRAY }, { "null", JSON_NULL }, { "false", JSON_FALSE },
+        { "true", JSON_TRUE }, { "NaN", JSON_NUMBER }, { "Infinity", JSON_NUMBER },       /* as Python has them */
+        { "-Infinity", JSON_NUMBER },
     };
     Json *value = p->free++;
-    *value = (Json){ .where = p->copy + p->size + 1, .parent = parent };
+    *value = (Json){ .where = (char *)p->end + 1, .parent = parent };
     if (parent && parent->type == JSON_OBJECT) value->key = parse_key(p);
     const int c = skip_space(p);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         const size_t length = strlen(words[i].text);
-        if (p->size - p->at < length || memcmp(p->text + p->at, words[i].text, length)) continue;
+        if (strncmp((char *)p->at, words[i].text, length)) continue;
         p->at += length;
         value->type = words[i].type;
         value->text = value->type == JSON_NUMBER ? words[i].text : NULL;
         return value;
     }
-    if (c == '{' || c == '[') {
-        p->at++;
-        value->type = c == '{' ? JSON_OBJECT : JSON_ARRAY;
-    } else if (c == '"') {
-        value->type = JSON_STRING;
-        value->text = parse_string(p, &value->size);
-    } else if (c == '-' || isdigit(c)) {
-        value->type = JSON_NUMBER;
-        value->text = parse_number(p);
-    } else {
-        refuse(p, "a value");
-    }
+    if (c != '"' && c != '-' && !isdigit(c)) refuse(p, "a value");
+    value->type = c == '"' ? JSON_STRING : JSON_NUMBER;
+    value->text = c == '"' ? parse_string(p, &value->size) : parse_number(p);
     return value;
 }
 
@@ -181,17 +166,19 @@ static void parse_document(Parser *p) {
             refuse(p, parent->type == JSON_OBJECT ? "',' or '}'" : "',' or ']'");
     } while (parent);
     skip_space(p);
-    if (p->at < p->size) refuse(p, "the end of the text");
+    if (p->at < p->end) refuse(p, "the end of the text");
 }
 
-/* One allocation: nodes, a copy of the text, a copy of where. Every value but the first follows a ',', '[' or '{'. */
+/* One allocation: nodes, a byte in front of the copy of the text, that and its NUL, a copy of where. Every value but
+   the first follows a ',', '[' or '{'. */
 Json *json_parse(const char *text, size_t size, const char *where) {
     size_t nodes = 1;
     for (size_t i = 0; i < size; i++) nodes += text[i] == ',' || text[i] == '[' || text[i] == '{';
-    Json *root = host_alloc(nodes * sizeof *root + size + 1 + strlen(where) + 1, where);
-    char *copy = (char *)(root + nodes);
-    strcpy(copy + size + 1, where);
-    parse_document(&(Parser){ (const unsigned char *)text, size, utf8_mark(text, size), copy, root, root, where });
+    Json *root = host_alloc(nodes * sizeof *root + size + strlen(where) + 3, where);
+    unsigned char *copy = (unsigned char *)(root + nodes) + 1;
+    memcpy(copy, text, size);
+    strcpy((char *)copy + size + 1, where);
+    parse_document(&(Parser){ copy, copy + utf8_mark(text, size), copy + size, root, root, where });
     return root;
 }
 

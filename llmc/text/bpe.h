@@ -1,7 +1,6 @@
 /* bpe.h - Byte-level byte pair encoding as in GPT-2 (Sennrich et al. 2016; Radford et al. 2019): the text is split
-   into words (llmc/text/bpe_words.h), and in each word the neighbours with the lowest rank are merged, the leftmost
-   first, until no pair has a rank. Any bytes can be encoded, and decode to themselves. llmc/text/bpe_files.h reads and
-   writes the files. */
+   into words, and in each word the neighbours with the lowest rank are merged, the leftmost first, until no pair has a
+   rank. Any bytes can be encoded, and decode to themselves. llmc/text/bpe_files.h reads and writes the files. */
 #ifndef LLMC_BPE_H
 #define LLMC_BPE_H
 #include <stddef.h>
@@ -42,5 +41,23 @@ size_t bpe_encode_spans(Bpe *bpe, const BpeSpan *span, size_t count, int32_t *id
 
 /* As bpe_encode, where the text of a special token becomes its id, the longest at each place. */
 size_t bpe_encode_special(Bpe *bpe, const void *text, size_t size, int32_t *ids);
+
+/* ---- Words: GPT-2's split of a text (Radford et al. 2019, encoder.py),
+
+     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+
+   over UTF-8 with the classes of Unicode 16.0.0. A byte that is not part of a UTF-8 character is a character of its
+   own, neither letter, number nor white space, as U+FFFD is. */
+
+/* Bytes of the first word of text, which has size >= 1 bytes. */
+size_t bpe_word(const unsigned char *text, size_t size);
+
+/* Bytes of the white space character at the start of text, which has size >= 1 bytes; 0 = another character. As
+   Python's str.isspace(): White_Space and U+001C to U+001F. */
+size_t bpe_space(const unsigned char *text, size_t size);
+
+/* The first position >= max(from, 1) where a cut leaves the words as they are, size = none: after a character other
+   than white space or an apostrophe, before one of another class. */
+size_t bpe_words_cut(const unsigned char *text, size_t size, size_t from);
 
 #endif

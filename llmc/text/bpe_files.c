@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../kernels/check.h"
-#include "bpe.h"
 #include "../base/files.h"
 #include "../base/json.h"
 #include "../base/os.h"
@@ -19,20 +18,17 @@ int bpe_letter(int byte) {
 
 /* Writes the bytes of a string of letters (NULL: nowhere) and returns their number, -1 when it holds another
    character. bytes may be text: a letter is a byte or two. */
-static int bytes_of_letters(const char *text, size_t length, unsigned char *bytes) {
-    static short byte_of[BPE_LETTERS];
+static int bytes_of_letters(const char *text, unsigned char *bytes) {
+    static short byte_of[BPE_LETTERS];          /* + 1; 0 = none */
     if (!byte_of['!'])
         for (int byte = 0; byte < 256; byte++) byte_of[bpe_letter(byte)] = (short)(byte + 1);
     int count = 0;
-    for (size_t i = 0; i < length; i++) {
-        int c = (unsigned char)text[i];
-        if (c >= 0xc0) {
-            if (c >= 0xe0 || ++i == length) return -1;
-            c = (c & 0x1f) << 6 | ((unsigned char)text[i] & 0x3f);
-        }
-        if (c >= BPE_LETTERS || !byte_of[c]) return -1;
-        if (bytes) bytes[count] = (unsigned char)(byte_of[c] - 1);
-        count++;
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++, count++) {
+        int code = *c;
+        if (code >= 0xe0) return -1;
+        if (code >= 0xc0) code = (code & 0x1f) << 6 | (*++c & 0x3f);
+        if (code >= BPE_LETTERS || !byte_of[code]) return -1;
+        if (bytes) bytes[count] = (unsigned char)(byte_of[code] - 1);
     }
     return count;
 }
@@ -45,19 +41,26 @@ typedef struct {
     int32_t      *slot;                 /* hash table of ids by text; -1 = empty */
     size_t        mask, merge_room;
     const char   *end_of_text;          /* its text */
-    Path          vocabulary, merges;
-    char          where[4200];          /* file and line of the current merge */
+    Path          vocabulary, merges;   /* files */
+    const char   *unit;                 /* the current merge: "line", "merge" */
+    int64_t       number;
 } Reader;
 
-/* A tokenizer can ask for more than GPT-2's does, which would give other ids: members that are there must have the
-   value want; NULL: null, false or "". keys end with NULL. */
-static void require_values(const Json *object, const char *want, const char *const *keys) {
-    for (; *keys; keys++) {
-        const Json *value = json_find(object, *keys);
-        const char *text = value ? json_text(value) : "null";
-        const int is_off = !*text || !strcmp(text, "null") || !strcmp(text, "false");
-        if (want ? value && strcmp(text, want) : !is_off)
-            json_refuse(value, want ? want : "as in GPT-2's tokenizer, a byte-level BPE");
+static int is_off(const Json *value) {
+    const char *text = json_text(value);
+    return !*text || !strcmp(text, "null") || !strcmp(text, "false");
+}
+
+/* What gives the ids of GPT-2's rules: known has the members of the object that may be there, "key=value", or "key" for
+   any value. Other members ask for something more and must be null, false or "". */
+static void require_known(const Json *object, const char *const *known) {
+    for (const Json *m = object->child; m; m = m->next) {
+        const size_t length = strlen(m->key);
+        const char *const *k = known;
+        while (*k && (strncmp(*k, m->key, length) || ((*k)[length] && (*k)[length] != '='))) k++;
+        const char *value = *k && (*k)[length] ? *k + length + 1 : NULL;
+        if (value ? strcmp(json_text(m), value) : !*k && !is_off(m))
+            json_refuse(m, value ? value : "as in GPT-2's tokenizer, a byte-level BPE");
     }
 }
 
@@ -77,8 +80,7 @@ static BpeToken *add_token(Reader *r, const char *text, const Json *number) {
     int32_t *slot = find_token(r, text, size);
     BpeToken *t = &r->v.token[id];
     if (*slot == id) return t;          /* HuggingFace lists added tokens in the vocabulary again */
-    REQUIRE(size, "%s: token %d is empty", number->where, id);
-    REQUIRE(!t->size, "%s: '%.80s' has the id %d of another token", number->where, text, id);
+    REQUIRE(size && !t->size, "%s: '%.80s' has the id %d of another token or is empty", number->where, text, id);
     REQUIRE(*slot < 0, "%s: '%.80s' has two ids, %d and %d", number->where, text, *slot, id);
     *t = (BpeToken){ .bytes = (const unsigned char *)text, .size = (int)size };
     *slot = id;
@@ -87,15 +89,14 @@ static BpeToken *add_token(Reader *r, const char *text, const Json *number) {
     return t;
 }
 
-/* [{ "id": 7, "content": "<s>" }], { "7": { "content": "<s>" } } or { "<s>": 7 }. */
+/* { "<s>": 7 }, [{ "id": 7, "content": "<s>" }] or { "7": { "content": "<s>" } }. */
 static void add_special_token(Reader *r, const Json *token) {
+    static const char *const known[] = { "id", "content", "special=true", "normalized", NULL };
     const Json key = { .type = JSON_NUMBER, .key = token->key, .text = token->key, .where = token->where };
-    const Json *special = json_find(token, "special"), *number = token;
-    const char *text = token->key && token->type != JSON_OBJECT ? token->key : json_string(token, "content");
-    if (token->type == JSON_OBJECT) number = token->key ? &key : json_member(token, "id", JSON_NUMBER);
-    if (special && special->type != JSON_TRUE) json_refuse(special, "true: only special tokens can be added");
-    if (bytes_of_letters(text, strlen(text), NULL) != 1)        /* as is the pad token of a model of bytes */
-        require_values(token, NULL, (const char *[]){ "lstrip", "rstrip", "single_word", NULL });
+    const int is_name = token->key && token->type != JSON_OBJECT;
+    const char *text = is_name ? token->key : json_string(token, "content");
+    const Json *number = is_name ? token : token->key ? &key : json_member(token, "id", JSON_NUMBER);
+    if (bytes_of_letters(text, NULL) != 1) require_known(token, known);     /* the pad token of bytes is single_word */
     add_token(r, text, number)->is_special = 1;
 }
 
@@ -113,8 +114,8 @@ static void read_tokens(Reader *r, const Json *vocabulary, const Json *added) {
 
 static int32_t require_token(const Reader *r, const char *text, size_t size) {
     const int32_t id = *find_token(r, text, size);
-    REQUIRE(id >= 0, "%s: '%.*s' is not in %s: want the merges of this vocabulary", r->where,
-            size < 80 ? (int)size : 80, text, r->vocabulary.text);
+    REQUIRE(id >= 0, "%s: %s %lld: '%.*s' is not in %s: want the merges of this vocabulary", r->merges.text, r->unit,
+            (long long)r->number, size < 80 ? (int)size : 80, text, r->vocabulary.text);
     return id;
 }
 
@@ -122,11 +123,11 @@ static int32_t require_token(const Reader *r, const char *text, size_t size) {
 static void add_merge(Reader *r, const char *line, size_t size) {
     const char *space = memchr(line, ' ', size);
     const size_t left = space ? (size_t)(space - line) : 0, right = space ? size - left - 1 : 0;
-    REQUIRE(left && right && !memchr(space + 1, ' ', right), "%s: '%.*s', want two tokens, one space between them",
-            r->where, size < 80 ? (int)size : 80, line);
-    BpeMerge m = { .left = require_token(r, line, left), .right = require_token(r, space + 1, right) };
+    REQUIRE(left && right && !memchr(space + 1, ' ', right), "%s: %s %lld: '%.*s', want two tokens, one space between "
+            "them", r->merges.text, r->unit, (long long)r->number, size < 80 ? (int)size : 80, line);
     char *both = format_string("%.*s%.*s", (int)left, line, (int)right, space + 1);
-    m.merged = require_token(r, both, left + right);
+    const BpeMerge m = { require_token(r, line, left), require_token(r, space + 1, right),
+                         require_token(r, both, left + right) };
     free(both);
     r->v.merge = host_grow(r->v.merge, (size_t)r->v.merge_count, &r->merge_room, sizeof m, "merges");
     r->v.merge[r->v.merge_count++] = m;
@@ -135,8 +136,9 @@ static void add_merge(Reader *r, const char *line, size_t size) {
 
 static void read_merges_txt(Reader *r) {
     const FileMap map = file_map(r->merges.text);
+    r->unit = "line";
     for (FileLine line = {0}; file_next_line(map, &line); ) {
-        snprintf(r->where, sizeof r->where, "%s: line %lld", r->merges.text, (long long)line.number);
+        r->number = line.number;
         const int is_version = line.size >= 8 && !memcmp(line.text, "#version", 8);
         if (line.size && !is_version) add_merge(r, line.text, line.size);
     }
@@ -144,24 +146,21 @@ static void read_merges_txt(Reader *r) {
 }
 
 static void read_tokenizer_json(Reader *r, const Json *json) {
-    static const char *const type[] = { "type", NULL };
     const Json *model = json_member(json, "model", JSON_OBJECT), *added = json_find(json, "added_tokens");
     const Json *splitter = json_member(json, "pre_tokenizer", JSON_OBJECT), *after = json_find(json, "post_processor");
-    const Json *adds = after ? json_find(after, "special_tokens") : NULL;
+    const Json *adds = after ? json_find(after, "special_tokens") : NULL;      /* a template: what it adds to a text */
+    require_known(json, (const char *const[]){ "version", "truncation", "padding", "added_tokens", "pre_tokenizer",
+                                               "post_processor", "decoder", "model", NULL });
     json_member(splitter, "type", JSON_STRING);
-    require_values(splitter, "ByteLevel", type);
-    require_values(splitter, "true", (const char *[]){ "use_regex", NULL });
-    require_values(splitter, NULL, (const char *[]){ "add_prefix_space", NULL });
-    if (after && (!adds || adds->count)) require_values(after, "ByteLevel", type);      /* which adds no tokens */
-    require_values(json, NULL, (const char *[]){ "normalizer", NULL });
-    require_values(model, "BPE", type);
-    require_values(model, NULL, (const char *[]){ "dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                                                  "byte_fallback", "ignore_merges", NULL });
+    require_known(splitter, (const char *const[]){ "type=ByteLevel", "use_regex=true", "trim_offsets", NULL });
+    require_known(model, (const char *const[]){ "type=BPE", "unk_token", "fuse_unk", "vocab", "merges", NULL });
+    if (after && (!adds || adds->count))
+        require_known(after, (const char *const[]){ "type=ByteLevel", "add_prefix_space", "use_regex", "trim_offsets",
+                                                    NULL });
     if (added && added->type != JSON_ARRAY) json_refuse(added, "an array");
     read_tokens(r, json_member(model, "vocab", JSON_OBJECT), added ? added : &(Json){0});
-    int number = 0;
-    for (const Json *m = json_member(model, "merges", JSON_ARRAY)->child; m; m = m->next, number++) {
-        snprintf(r->where, sizeof r->where, "%s: merge %d", json->where, number);
+    r->unit = "merge";
+    for (const Json *m = json_member(model, "merges", JSON_ARRAY)->child; m; m = m->next, r->number++) {
         const Json *left = m->type == JSON_ARRAY && m->count == 2 ? m->child : NULL;
         const int is_pair = left && left->type == JSON_STRING && left->next->type == JSON_STRING;
         if (m->type != JSON_STRING && !is_pair) json_refuse(m, "\"left right\" or [\"left\", \"right\"]");
@@ -180,14 +179,14 @@ static void find_special_tokens(Reader *r) {
         BpeToken *t = &r->v.token[id];
         if (!t->size) continue;
         char *text = (char *)t->bytes, last = text[t->size - 1];
-        const int size = bytes_of_letters(text, (size_t)t->size, NULL), is_made = size == 1 || t->is_special < 0;
+        const int size = bytes_of_letters(text, NULL), is_made = size == 1 || t->is_special < 0;
         const int is_framed = t->size > 2 && ((*text == '<' && last == '>') || (*text == '[' && last == ']'));
         REQUIRE(size > 0 || !is_made, "%s: '%.80s' is not in GPT-2's letters for bytes", r->merges.text, text);
         t->is_special = !is_made && (t->is_special || id == r->v.end_of_text || is_framed || size < 0);
         if (t->is_special) continue;
         count += size > 1;
         if (!is_made && !missing++) snprintf(example, sizeof example, "%s", text);
-        t->size = bytes_of_letters(text, (size_t)t->size, (unsigned char *)text);
+        t->size = bytes_of_letters(text, (unsigned char *)text);
     }
     if (!missing) return;
     r->v.warning = format_string("%s: makes %d of %d tokens of %s, not '%s': is it cut?", r->merges.text,
@@ -223,6 +222,7 @@ static const char *end_of_text_of(const Json *json) {
 }
 
 Bpe *bpe_open(const char *dir) {
+    static const char *const off[] = { "add_prefix_space", "add_bos_token", "add_eos_token" };
     const int format = find_format(dir);
     REQUIRE(format >= 0 || file_is_dir(dir), "%s: %s, want a directory with a tokenizer", dir,
             file_exists(dir) ? "is a file" : "no such directory");
@@ -234,7 +234,10 @@ Bpe *bpe_open(const char *dir) {
     const char *end = end_of_text_of(config) ? end_of_text_of(config) : end_of_text_of(file[2]);
     Reader r = { .v.end_of_text = -1, .end_of_text = end ? end : "<|endoftext|>",
                  .vocabulary = path_of(dir, formats[format][0]), .merges = path_of(dir, formats[format][1]) };
-    require_values(config, NULL, (const char *[]){ "add_prefix_space", "add_bos_token", "add_eos_token", NULL });
+    for (int i = 0; i < 3; i++) {
+        const Json *value = json_find(config, off[i]);
+        if (value && !is_off(value)) json_refuse(value, "as in GPT-2's tokenizer, a byte-level BPE");
+    }
     if (format == 0) {
         read_tokenizer_json(&r, file[0]);
     } else {
@@ -263,58 +266,42 @@ static char *token_text(const BpeToken *t) {
     return text;
 }
 
-static void write_token(FILE *file, const BpeToken *t) {
-    char *text = token_text(t);
+/* Writes a string between before and after, and frees it. */
+static void write_string(FILE *file, const char *before, char *text, const char *after) {
+    fputs(before, file);
     json_write_string(file, text);
+    fputs(after, file);
     free(text);
-}
-
-static void write_vocabulary(FILE *file, const BpeVocabulary *v) {
-    const char *separator = "{";
-    for (int32_t id = 0; id < v->V; id++) {
-        if (!v->token[id].size) continue;
-        fputs(separator, file);
-        write_token(file, &v->token[id]);
-        fprintf(file, ": %d", id);
-        separator = ", ";
-    }
-    fputs("}", file);
-}
-
-static void write_merges(FILE *file, const BpeVocabulary *v, int as_json) {
-    if (!as_json) fputs("#version: 0.2\n", file);
-    for (int i = 0; i < v->merge_count; i++) {
-        char *left = token_text(&v->token[v->merge[i].left]), *right = token_text(&v->token[v->merge[i].right]);
-        char *text = format_string("%s %s", left, right);
-        if (as_json) fputs(i ? ",\n      " : "\n      ", file), json_write_string(file, text);
-        else         fprintf(file, "%s\n", text);
-        free(text);
-        free(left);
-        free(right);
-    }
 }
 
 static void write_tokenizer_json(FILE *file, const BpeVocabulary *v) {
     static const char level[] = "{ \"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
                                 "\"use_regex\": true }";
-    fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [", file);
+    fputs("{\n  \"version\": \"1.0\",\n  \"added_tokens\": [", file);
     const char *separator = "";
     for (int32_t id = 0; id < v->V; id++) {
         if (!v->token[id].is_special) continue;
-        fprintf(file, "%s\n    { \"id\": %d, \"content\": ", separator, id);
-        write_token(file, &v->token[id]);
-        fputs(", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
-              "\"special\": true }", file);
+        fprintf(file, "%s\n    { \"id\": %d", separator, id);
+        write_string(file, ", \"content\": ", token_text(&v->token[id]), ", \"single_word\": false, \"lstrip\": false, "
+                     "\"rstrip\": false, \"normalized\": false, \"special\": true }");
         separator = ",";
     }
-    fprintf(file, "\n  ],\n  \"normalizer\": null,\n  \"pre_tokenizer\": %s,\n  \"post_processor\": null,\n"
-            "  \"decoder\": %s,\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n"
-            "    \"unk_token\": null,\n    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n"
-            "    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": ",
-            level, level);
-    write_vocabulary(file, v);
-    fputs(",\n    \"merges\": [", file);
-    write_merges(file, v, 1);
+    fprintf(file, "\n  ],\n  \"pre_tokenizer\": %s,\n  \"decoder\": %s,\n  \"model\": {\n    \"type\": \"BPE\",\n"
+            "    \"vocab\": {", level, level);
+    separator = "";
+    for (int32_t id = 0; id < v->V; id++) {
+        if (!v->token[id].size) continue;
+        write_string(file, separator, token_text(&v->token[id]), ": ");
+        fprintf(file, "%d", id);
+        separator = ", ";
+    }
+    fputs("},\n    \"merges\": [", file);
+    for (int i = 0; i < v->merge_count; i++) {
+        char *left = token_text(&v->token[v->merge[i].left]), *right = token_text(&v->token[v->merge[i].right]);
+        write_string(file, i ? ",\n      " : "\n      ", format_string("%s %s", left, right), "");
+        free(left);
+        free(right);
+    }
     fputs("\n    ]\n  }\n}\n", file);
 }
 
@@ -326,8 +313,7 @@ static void write_config(FILE *file, const BpeVocabulary *v, int T) {
     fputs("{\n", file);
     for (int i = 0; i < 4 && v->end_of_text >= 0; i++) {
         fprintf(file, "  \"%s\": ", uses[i]);
-        write_token(file, &v->token[v->end_of_text]);
-        fputs(",\n", file);
+        write_string(file, "", token_text(&v->token[v->end_of_text]), ",\n");
     }
     if (v->end_of_text < 0)
         fputs("  \"pad_token\": { \"__type\": \"AddedToken\", \"content\": \"\\u0100\", \"single_word\": true },\n",
@@ -337,22 +323,20 @@ static void write_config(FILE *file, const BpeVocabulary *v, int T) {
           "  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n", file);
 }
 
+enum { FILES = 2, NAMES = 8 };      /* files that are written, and those of any tokenizer */
+static const char *const files[NAMES] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                          "added_tokens.json", "vocab.json", "merges.txt", "encoder.json",
+                                          "vocab.bpe" };
+
 char *bpe_file_text(const Bpe *bpe, const char *name, int T) {
-    const BpeVocabulary *v = bpe_vocabulary(bpe);
     char *text;
     size_t size;
     FILE *file = string_open(&text, &size, name);
-    if (!strcmp(name, "tokenizer.json"))             write_tokenizer_json(file, v);
-    else if (!strcmp(name, "tokenizer_config.json")) write_config(file, v, T);
-    else if (!strcmp(name, "vocab.json"))            write_vocabulary(file, v);
-    else if (!strcmp(name, "merges.txt"))            write_merges(file, v, 0);
+    if (!strcmp(name, files[0])) write_tokenizer_json(file, bpe_vocabulary(bpe));
+    else                         write_config(file, bpe_vocabulary(bpe), T);
     REQUIRE(!fclose(file), "out of memory: %s", name);
     return text;
 }
-
-enum { FILES = 4, NAMES = 8 };      /* files that are written, and those of any tokenizer */
-static const char *const files[NAMES] = { "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
-                                          "special_tokens_map.json", "added_tokens.json", "encoder.json", "vocab.bpe" };
 
 void bpe_require_none(const char *dir) {
     for (int i = 0; i < NAMES; i++)
@@ -360,45 +344,34 @@ void bpe_require_none(const char *dir) {
 }
 
 int bpe_is_in(const Bpe *bpe, const char *dir) {
-    if (bpe_has_files(dir)) {
-        Bpe *other = bpe_open(dir);
-        REQUIRE(bpe_fingerprint(other) == bpe_fingerprint(bpe), "%s: has another tokenizer: want another --out", dir);
-        bpe_free(other);
-        return 1;
+    if (!bpe_has_files(dir)) {
+        bpe_require_none(dir);
+        return 0;
     }
-    for (int i = 0; i < FILES; i++) {
-        const Path path = path_of(dir, files[i]);
-        if (!file_exists(path.text)) continue;
-        char *text = bpe_file_text(bpe, files[i], 0);
-        const FileMap had = file_map(path.text);
-        REQUIRE(had.size == (int64_t)strlen(text) && !memcmp(had.bytes, text, strlen(text)),
-                "%s exists: want another --out", path.text);
-        file_unmap(had);
-        free(text);
-    }
-    return 0;
+    Bpe *other = bpe_open(dir);
+    REQUIRE(bpe_fingerprint(other) == bpe_fingerprint(bpe), "%s: has another tokenizer: want another --out", dir);
+    bpe_free(other);
+    return 1;
 }
 
-typedef struct { const Bpe *bpe; const char *dir; char *partial[FILES]; } Written;
+typedef struct { char *text, *partial; } Written;
 
-static void write_files(void *argument) {
-    Written *w = argument;
-    for (int i = 0; i < FILES; i++) {
-        char *text = bpe_file_text(w->bpe, files[i], 0);
-        w->partial[i] = format_string("%s.new-%d", path_of(w->dir, files[i]).text, (int)getpid());  /* maybe no lock */
-        file_write_text(w->partial[i], text);
-        free(text);
-    }
+static void write_partial(void *written) {
+    const Written *w = written;
+    file_write_text(w->partial, w->text);
 }
 
 void bpe_write(const Bpe *bpe, const char *dir) {
-    Written w = { .bpe = bpe, .dir = dir };
     char why[FAIL_LENGTH];
-    if (bpe_is_in(bpe, dir)) return;
-    if (fails(write_files, &w, why)) {
-        for (int i = 0; i < FILES && w.partial[i]; i++) unlink(w.partial[i]);
-        fail("%s", why);
+    for (int i = 0; i < FILES && (i || !bpe_is_in(bpe, dir)); i++) {        /* first the one that suffices alone */
+        const Path path = path_of(dir, files[i]);
+        Written w = { bpe_file_text(bpe, files[i], 0), format_string("%s.new-%d", path.text, (int)getpid()) };
+        if (fails(write_partial, &w, why)) {
+            unlink(w.partial);
+            fail("%s", why);
+        }
+        file_rename(w.partial, path.text);
+        free(w.partial);
+        free(w.text);
     }
-    for (int i = FILES; i-- > 0; free(w.partial[i]))        /* last the first, which suffices alone */
-        file_rename(w.partial[i], path_of(dir, files[i]).text);
 }

@@ -8,15 +8,15 @@
 Bpe *bpe_open(const char *dir);             /* fails with file and line */
 int  bpe_has_files(const char *dir);
 
-/* A file of the tokenizer, a new string: tokenizer.json, tokenizer_config.json, which AutoTokenizer reads, vocab.json
-   or merges.txt. T: the model's context, of which transformers warns with longer texts; 0 = unknown. */
+/* tokenizer.json or tokenizer_config.json, which AutoTokenizer reads, as a new string. T: the model's context, of which
+   transformers warns with longer texts; 0 = unknown. */
 char *bpe_file_text(const Bpe *bpe, const char *name, int T);
 
-/* Writes those four files, each completely or not at all. A directory with the same tokenizer stays as it is; fails
-   where it has another one. */
+/* Writes both, each completely or not at all. A directory with the same tokenizer stays as it is; fails where it has
+   another one, or a part of one. */
 void bpe_write(const Bpe *bpe, const char *dir);
 int  bpe_is_in(const Bpe *bpe, const char *dir);    /* whether it has the same one; fails as bpe_write does */
-void bpe_require_none(const char *dir);         /* fails where the directory has a file of a tokenizer */
+void bpe_require_none(const char *dir);             /* fails where the directory has a file of a tokenizer */
 
 /* Writes a byte as the letter that stands for it in these files: the printable bytes of Latin-1 for themselves, the
    others, in their order, as U+0100, U+0101, ... */

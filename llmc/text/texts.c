@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../kernels/check.h"
-#include "bpe_words.h"
 #include "../base/json.h"
 #include "../base/os.h"
 #include "../base/terminal.h"
@@ -16,26 +15,28 @@ void document_check_field(DocumentKind kind, const char *field) {
     REQUIRE(kind == DOCUMENT_JSONL || !strcmp(field, "text"), "--field %s: want --documents jsonl", field);
 }
 
-/* Half of the bytes of the first MiB that are not ASCII must be UTF-8. */
-static void check_encoding(FileMap map, const char *path) {
+void text_check(FileMap map, const char *path, DocumentKind kind, int is_bytes) {
     const unsigned char *text = map.bytes;
-    size_t size = map.size < 1 << 20 ? (size_t)map.size : 1 << 20, good = 0, bad = 0, first = 0;
+    const size_t size = map.size < 1 << 20 ? (size_t)map.size : 1 << 20;
+    const unsigned char *nul = memchr(text, 0, size);
+    size_t good = 0, bad = 0, first = 0;
     for (size_t at = 0, length; at < size; at += length ? length : 1) {
         length = utf8_length(text + at, (size_t)map.size - at);
         if (length > 1) good += length;
         if (length == 0 && !bad++) first = at;
     }
-    REQUIRE(bad <= good, "%s: byte 0x%02x at %zu, and %zu more in the first MiB, are not UTF-8: is it in another "
-            "encoding? iconv -f ISO-8859-1 -t UTF-8 converts Latin-1", path, text[first], first, bad - 1);
-}
-
-void text_notices(FileMap map, const char *path, DocumentKind kind) {
-    const unsigned char *nul = memchr(map.bytes, 0, map.size < 1 << 20 ? (size_t)map.size : 1 << 20);
-    const int reads_marks = kind == DOCUMENT_MARK || kind == DOCUMENT_JSONL;
-    if (nul) print_line(stdout, "%s: byte %zu is NUL, which texts do not have", path, (size_t)(nul - map.bytes));
-    if (kind != DOCUMENT_JSONL && map.size >= 2 && !memcmp(map.bytes, "{\"", 2))
+    if (bad > good) {
+        char *line = format_string("%s: byte 0x%02x at %zu, and %zu more in the first MiB, are not UTF-8: is it in "
+                                   "another encoding? iconv -f ISO-8859-1 -t UTF-8 converts Latin-1", path, text[first],
+                                   first, bad - 1);
+        REQUIRE(is_bytes, "%s", line);
+        print_line(stdout, "%s", line);
+        free(line);
+    }
+    if (nul) print_line(stdout, "%s: byte %zu is NUL, which texts do not have", path, (size_t)(nul - text));
+    if (kind != DOCUMENT_JSONL && map.size >= 2 && !memcmp(text, "{\"", 2))
         print_line(stdout, "%s: looks like JSONL, is read as text; --documents jsonl reads a field of each line", path);
-    else if (!reads_marks && memmem(map.bytes, (size_t)map.size, mark, MARK))
+    else if (kind < DOCUMENT_MARK && memmem(text, (size_t)map.size, mark, MARK))
         print_line(stdout, "%s: contains %s, read as text; --tokenizer DIR --documents mark reads it as the end of a "
                    "document", path, mark);
 }
@@ -47,8 +48,7 @@ Texts texts_open(const char *const *path, int count, DocumentKind kind, const ch
         const FileMap map = t.map[i] = file_map(path[i]);
         const char *binary = file_kind(map.bytes, map.size);
         REQUIRE(!binary, "%s: this is %s, want a text", path[i], binary);
-        check_encoding(map, path[i]);
-        text_notices(map, path[i], kind);
+        text_check(map, path[i], kind, 0);
         t.bytes += map.size;
     }
     return t;
@@ -65,31 +65,23 @@ static int is_by_line(const Texts *t) { return t->kind == DOCUMENT_LINE || t->ki
 
 /* Finds the next document; every byte is searched once. 0 = there is none. */
 static int next_document(Texts *t) {
-    while (t->file < t->count && t->at == (size_t)t->map[t->file].size) {
-        t->file++;
-        t->at = 0;
-        t->line = (FileLine){0};
-    }
+    for (; t->file < t->count && t->at == (size_t)t->map[t->file].size; t->file++, t->at = 0) t->line = (FileLine){0};
     if (t->file == t->count) return 0;
     const FileMap map = t->map[t->file];
     t->text = map.bytes + t->at;
     t->left = (size_t)map.size - t->at;
     t->tail = 0;
     t->begins = t->kind != DOCUMENT_MARK || !t->is_after_mark;
-    if (t->kind == DOCUMENT_MARK) {
+    if (is_by_line(t)) {
+        file_next_line(map, &t->line);
+        t->left = (size_t)(t->line.text - (const char *)t->text) + t->line.size;     /* a text keeps its mark */
+        t->tail = (size_t)(t->line.next - (const char *)t->text);
+    } else if (t->kind == DOCUMENT_MARK) {
         const unsigned char *found = memmem(t->text, t->left, mark, MARK);
-        if (found) t->left = (size_t)(found - t->text);
-        if (found) t->tail = MARK;
+        if (found) t->left = (size_t)(found - t->text), t->tail = MARK;
     }
-    if (!is_by_line(t)) {
-        t->at += t->left + t->tail;
-        return 1;
-    }
-    file_next_line(map, &t->line);
-    t->left = (size_t)((const unsigned char *)t->line.text - t->text) + t->line.size;     /* a text keeps its mark */
-    t->tail = (size_t)((const unsigned char *)t->line.next - t->text);
-    t->at += t->tail;
-    if (t->kind == DOCUMENT_LINE) return 1;
+    t->at += is_by_line(t) ? t->tail : t->left + t->tail;
+    if (t->kind != DOCUMENT_JSONL) return 1;
     Json *json = json_parse_line(&t->line, t->path[t->file]);
     t->left = 0;
     if (!json) return 1;

@@ -20,6 +20,7 @@ typedef struct {
     int64_t      done, documents;   /* read so far */
     BpeSpan     *span;              /* the batch: document by document, long ones in parts that can be encoded alone */
     size_t       span_count;
+    size_t       batch_bytes;       /* >= the tokens of the batch: one per byte and one more per span */
     /* for texts.c alone */
     int          file;              /* the current one */
     size_t       at;                /* where the next document begins in it */
@@ -28,14 +29,15 @@ typedef struct {
     size_t       left, tail;        /* bytes of the rest; bytes of the file that count as read at its end */
     int          begins, is_after_mark;     /* no part of it is in a batch yet; the last read was a mark or nothing */
     struct Json *json;              /* values of the batch, a list by next */
-    size_t       span_room, batch_bytes;
+    size_t       span_room;
 } Texts;
 
-/* Prints a line when a text has <|endoftext|> that will not be the token, when it looks like JSONL and is read as text,
-   and when its first MiB has a NUL. Reads all of it, at 7 GB/s from memory. */
-void  text_notices(FileMap map, const char *path, DocumentKind kind);
+/* Prints a line when the first MiB has a NUL, when a text looks like JSONL, and when it has <|endoftext|> that will not
+   be the token, for which it reads all of it, at 7 GB/s from memory. Where more bytes of the first MiB are not UTF-8
+   than are part of its longer characters, it fails; for bytes as tokens it prints that. */
+void  text_check(FileMap map, const char *path, DocumentKind kind, int is_bytes);
 
-/* Fails on a file that is missing, of a binary format, or in another encoding than UTF-8 (a few bad bytes are kept). */
+/* Fails on a file that is missing, of a binary format, or refused by text_check. */
 Texts texts_open(const char *const *path, int count, DocumentKind kind, const char *field);
 
 /* The next batch, of 16 MiB or one document part if that is longer; it is valid until the next call. 0 = the end.

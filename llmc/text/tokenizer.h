@@ -7,11 +7,12 @@
 #include "bpe.h"
 
 typedef const struct TokenizerKind *Tokenizer;
-extern const struct TokenizerKind tokenizer_bytes, tokenizer_ids;
+extern struct TokenizerKind tokenizer_bytes;
+extern const struct TokenizerKind tokenizer_ids;
 #define TOKENIZER_BYTES (&tokenizer_bytes)
 #define TOKENIZER_IDS   (&tokenizer_ids)
 
-Tokenizer   tokenizer_open(const char *dir);                              /* the BPE of a directory (bpe_files.h) */
+Tokenizer   tokenizer_open(const char *dir);                              /* the BPE of a directory (bpe_open) */
 /* The BPE of a directory; ids where it has none, or one that is refused, which is printed. */
 Tokenizer   tokenizer_find(const char *dir);
 void        tokenizer_close(Tokenizer tokenizer);                         /* bytes, ids and NULL are ignored */

@@ -17,6 +17,7 @@ typedef struct {
     FileMap map;
     const unsigned char *data;      /* the first token */
     int64_t first, count;           /* position of that token in the stream of all files; number of tokens */
+    uint64_t sum;                   /* xxh64 of the tokens as they were written, 0 = unknown */
 } TokenFile;
 
 struct Tokens {
@@ -32,25 +33,30 @@ struct Tokens {
 
 /* ---- Opening */
 
-/* Sets map, data and count; returns the bytes per token. */
+/* Sets all but name and first; returns the bytes per token. */
 static int open_file(TokenFile *f) {
     const FileMap map = f->map = file_map(f->name);
     const ShardHeader header = shard_header(map);
     const int width = header.magic == SHARD_UINT16 ? 2 : header.magic == SHARD_UINT32 ? 4 : 1;
     const char *kind = width > 1 ? NULL : file_kind(map.bytes, map.size);
+    f->data = map.bytes;
+    f->count = map.size;
     REQUIRE(!kind, "%s: this is %s, want a text or a token shard", f->name, kind);
     REQUIRE(width > 1 || !ends_with(f->name, ".bin"), "%s: magic %u, want %d or %d: not a token shard (nanoGPT's .bin "
             "files have no header: train on the text itself)", f->name, header.magic, SHARD_UINT16, SHARD_UINT32);
-    REQUIRE(width == 1 || !dir_has_file(file_parent(f->name).text, SHARDS_INCOMPLETE), "%s: tokenize did not complete "
-            "the shards in this directory; start it again, or remove %s", f->name, SHARDS_INCOMPLETE);
-    REQUIRE(width == 1 || header.version == 1 || (width == 4 && header.version == 7), "%s: shard version %u, want %s",
-            f->name, header.version, width == 2 ? "1" : "1 or 7");
-    const int64_t start = width == 1 ? 0 : SHARD_HEADER_BYTES;
-    f->data  = map.bytes + start;
-    f->count = width == 1 ? map.size : header.count;
-    const int64_t want = start + f->count * width;
-    REQUIRE(map.size == want, "%s: %s: the header promises %lld tokens, %lld bytes in all, the file has %lld", f->name,
-            map.size < want ? "truncated" : "too long", (long long)f->count, (long long)want, (long long)map.size);
+    if (width > 1) {
+        REQUIRE(!dir_has_file(file_parent(f->name).text, SHARDS_INCOMPLETE), "%s: tokenize did not complete the shards "
+                "in this directory; start it again, or remove %s", f->name, SHARDS_INCOMPLETE);
+        REQUIRE(header.version == 1 || (width == 4 && header.version == 7), "%s: shard version %u, want %s", f->name,
+                header.version, width == 2 ? "1" : "1 or 7");
+        f->data += SHARD_HEADER_BYTES;
+        f->count = header.count;
+        f->sum = header.sum;
+        const int64_t want = SHARD_HEADER_BYTES + f->count * width;
+        REQUIRE(map.size == want, "%s: %s: the header promises %lld tokens, %lld bytes in all, the file has %lld",
+                f->name, map.size < want ? "truncated" : "too long", (long long)f->count, (long long)want,
+                (long long)map.size);
+    }
     REQUIRE(f->count > 0, "%s: no tokens: want a file with some", f->name);
     return width;
 }
@@ -61,8 +67,20 @@ static int glob_failed(const char *path, int error) {
     return 0;
 }
 
-Tokens *tokens_open(const char *pattern) {
+/* Appends a file to the stream, and takes its name. */
+static void add_file(Tokens *t, char *name) {
     static const char *const kinds[] = { NULL, "a text", "a shard of uint16", NULL, "a shard of uint32" };
+    TokenFile *f = &t->file[t->file_count++];
+    f->name = name;
+    f->first = t->count;
+    const int width = open_file(f);
+    if (f == t->file) t->width = width;
+    REQUIRE(width == t->width, "%s: this is %s, but %s is %s: want files of one kind", name, kinds[width],
+            t->file[0].name, kinds[t->width]);
+    t->count += f->count;
+}
+
+Tokens *tokens_open(const char *pattern) {
     glob_t found = { .gl_pathc = 1, .gl_pathv = (char *[]){ (char *)pattern } };
     int is_file = file_exists(pattern);      /* a file name can contain the characters of a pattern */
     if (!is_file && errno == EACCES) glob_failed(pattern, errno);
@@ -72,17 +90,9 @@ Tokens *tokens_open(const char *pattern) {
     Tokens *t = host_alloc(sizeof *t, "a token stream");
     t->name = format_string("%s", pattern);
     t->file = host_alloc(found.gl_pathc * sizeof *t->file, "the list of token files");
-    for (size_t i = 0; i < found.gl_pathc; i++) {
-        if (!is_file && !strstr(pattern, ".tokens-") && shards_is_cache(found.gl_pathv[i])) continue;
-        TokenFile *f = &t->file[t->file_count++];
-        f->name  = format_string("%s", found.gl_pathv[i]);
-        f->first = t->count;
-        int width = open_file(f);
-        if (f == t->file) t->width = width;
-        REQUIRE(width == t->width, "%s: this is %s, but %s is %s: want files of one kind", f->name,
-                kinds[width], t->file[0].name, kinds[t->width]);
-        t->count += f->count;
-    }
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        if (is_file || strstr(pattern, ".tokens-") || !shards_is_cache(found.gl_pathv[i]))
+            add_file(t, format_string("%s", found.gl_pathv[i]));
     if (!is_file) globfree(&found);
     REQUIRE(t->file_count, "%s: only tokens made of texts match it, and not the texts; want the texts, or '*.tokens-*' "
             "in the pattern", pattern);
@@ -108,26 +118,30 @@ static void find_tokenizer(Tokens *t, Tokenizer chosen) {
     }
 }
 
-Tokens *tokens_open_text(const char *pattern, const TextFormat *format) {
-    Tokens *text = tokens_open(pattern);
-    Bpe *bpe = format->tokenizer ? tokenizer_bpe(format->tokenizer) : NULL;
-    if (!text->is_text) find_tokenizer(text, format->tokenizer);
-    for (int i = 0; i < text->file_count && text->is_text && !bpe; i++)
-        text_notices(text->file[i].map, text->file[i].name, DOCUMENT_FILE);
-    if (!bpe || !text->is_text) return text;
-    const char **paths = host_alloc((size_t)text->file_count * sizeof *paths, "the list of texts");
-    for (int i = 0; i < text->file_count; i++) paths[i] = text->file[i].name;
-    Texts texts = texts_open(paths, text->file_count, format->documents, format->field);
-    char *path = shards_cached(bpe, &texts, launch_local_rank > 0);
-    Tokens *t = tokens_open(path);
-    t->is_text = 1;
-    t->tokenizer = format->tokenizer;
-    free(t->name);
-    t->name = format_string("%s", pattern);
+static void close_files(Tokens *t) {
+    for (; t->file_count; free(t->file[t->file_count].name)) file_unmap(t->file[--t->file_count].map);
+}
+
+/* The stream of the tokens of its texts. */
+static void tokenize(Tokens *t, const TextFormat *format) {
+    const char **paths = host_alloc((size_t)t->file_count * sizeof *paths, "the list of texts");
+    for (int i = 0; i < t->file_count; i++) paths[i] = t->file[i].name;
+    Texts texts = texts_open(paths, t->file_count, format->documents, format->field);
+    char *cache = shards_cached(tokenizer_bpe(format->tokenizer), &texts, launch_local_rank > 0);
     texts_close(&texts);
     free(paths);
-    free(path);
-    tokens_close(text);
+    close_files(t);
+    t->tokenizer = format->tokenizer;
+    t->count = 0;
+    add_file(t, cache);
+    REQUIRE(t->count >= 2, "%s: one token, want 2 or more: an input and a target", t->name);
+}
+
+Tokens *tokens_open_text(const char *pattern, const TextFormat *format) {
+    Tokens *t = tokens_open(pattern);
+    if (!t->is_text)                                                        find_tokenizer(t, format->tokenizer);
+    else if (format->tokenizer && tokenizer_bpe(format->tokenizer))         tokenize(t, format);
+    else for (int i = 0; i < t->file_count; i++) text_check(t->file[i].map, t->file[i].name, DOCUMENT_FILE, 1);
     return t;
 }
 
@@ -143,10 +157,7 @@ Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count) {
 
 void tokens_close(Tokens *t) {
     if (t && !t->is_slice) {
-        for (int i = 0; i < t->file_count; i++) {
-            file_unmap(t->file[i].map);
-            free(t->file[i].name);
-        }
+        close_files(t);
         free(t->file);
         free(t->name);
         tokenizer_close(t->beside);
@@ -162,37 +173,35 @@ int64_t tokens_windows(const Tokens *t, int T) { return (t->count - 1 + T - 1) /
 
 /* ---- Reading */
 
-/* The file that holds a position of the stream of all files. */
-static const TokenFile *file_at(const Tokens *t, int64_t position) {
+typedef struct { const TokenFile *file; const unsigned char *data; int64_t count; } Part;
+
+/* Those of the tokens first .. first + count - 1 that lie in the file of the first one. */
+static Part part_at(const Tokens *t, int64_t first, int64_t count) {
+    const int64_t position = t->first + first;
     const TokenFile *f = t->file;
     while (position >= f->first + f->count) f++;
-    return f;
+    const int64_t here = f->first + f->count - position;
+    return (Part){ f, f->data + (position - f->first) * t->width, here < count ? here : count };
 }
 
-/* Tokens first .. first + count - 1, which may span several files. */
 static void read_tokens(const Tokens *t, int64_t first, int64_t count, int32_t *out) {
-    int64_t position = t->first + first;
-    for (const TokenFile *f = file_at(t, position); count > 0; f++) {
-        const unsigned char *data = f->data + (position - f->first) * t->width;
-        int64_t here = f->first + f->count - position;
-        if (here > count) here = count;
-        if (t->width == 4) memcpy(out, data, 4 * (size_t)here);
-        else if (t->width == 2) for (int64_t i = 0; i < here; i++) out[i] = ((const uint16_t *)data)[i];
-        else for (int64_t i = 0; i < here; i++) out[i] = data[i];
-        out      += here;
-        position += here;
-        count    -= here;
+    for (Part p; count > 0; first += p.count, out += p.count, count -= p.count) {
+        p = part_at(t, first, count);
+        if (t->width == 4) memcpy(out, p.data, 4 * (size_t)p.count);
+        else if (t->width == 2) for (int64_t i = 0; i < p.count; i++) out[i] = ((const uint16_t *)p.data)[i];
+        else for (int64_t i = 0; i < p.count; i++) out[i] = p.data[i];
     }
 }
 
 uint64_t tokens_fingerprint(Tokens *t) {
-    const int64_t end = t->first + t->count;
-    int64_t position = t->first, here;
+    Part p;
     if (t->fingerprint) return t->fingerprint;
-    for (const TokenFile *f = file_at(t, position); position < end; f++, position += here) {
-        here = (end < f->first + f->count ? end : f->first + f->count) - position;
-        const unsigned char *data = f->data + (position - f->first) * t->width;
-        const uint64_t next[3] = { t->fingerprint, (uint64_t)here, xxh64(data, (size_t)(here * t->width)) };
+    for (int64_t first = 0; first < t->count; first += p.count) {
+        p = part_at(t, first, t->count - first);
+        const uint64_t next[3] = { t->fingerprint, (uint64_t)p.count, xxh64(p.data, (size_t)(p.count * t->width)) };
+        REQUIRE(!p.file->sum || p.count < p.file->count || next[2] == p.file->sum, "%s: damaged: the tokens have the "
+                "xxh64 %016llx, the header %016llx; want a new copy", p.file->name, (unsigned long long)next[2],
+                (unsigned long long)p.file->sum);
         t->fingerprint = xxh64(next, sizeof next);
     }
     return t->fingerprint;
@@ -248,18 +257,16 @@ int tokens_eval_window(const Tokens *t, int64_t i, int T, int32_t *input, int32_
 
 void tokens_check(const Tokens *t, int V) {
     enum { BLOCK = 4096 };
-    int32_t block[BLOCK];
+    int32_t id[BLOCK];
+    Part p;
     if (t->width < 4 && V >= 1 << 8 * t->width) return;     /* every value of the type is an id */
-    for (int64_t first = 0; first < t->count; first += BLOCK) {
-        int count = t->count - first < BLOCK ? (int)(t->count - first) : BLOCK, i = 0;
-        read_tokens(t, first, count, block);
-        while (i < count && (uint32_t)block[i] < (uint32_t)V) i++;
-        if (i == count) continue;
-        const int64_t position = t->first + first + i;
-        const TokenFile *f = file_at(t, position);
-        fail("%s: token %lld is id %u, want below %d, the vocabulary%s", f->name, (long long)(position - f->first),
-             (uint32_t)block[i], V, shards_is_cache(f->name) ? "; remove this file, and it is made again" :
-             t->width == 4 && V < 128256 ? "; want --vocab 128256 for Llama 3's tokens" : "");
+    for (int64_t first = 0, i = 0; first < t->count; first += p.count, i = 0) {
+        p = part_at(t, first, t->count - first < BLOCK ? t->count - first : BLOCK);
+        read_tokens(t, first, p.count, id);
+        while (i < p.count && (uint32_t)id[i] < (uint32_t)V) i++;
+        REQUIRE(i == p.count, "%s: token %lld is id %u, want below %d, the vocabulary%s", p.file->name,
+                (long long)(t->first + first + i - p.file->first), (uint32_t)id[i], V,
+                t->width == 4 && V < 128256 ? "; want --vocab 128256 for Llama 3's tokens" : "");
     }
 }
 
@@ -270,11 +277,11 @@ static double text_floor(const char *path) {
     char *name = format_string("%s.floor", path);
     double floor = NAN;
     if (file_exists(name)) {
-        FileMap map = file_map(name);
-        char number[64];
-        snprintf(number, sizeof number, "%.*s", (int)(map.size < 64 ? map.size : 63), (const char *)map.bytes);
-        REQUIRE(sscanf(number, "%lf", &floor) == 1 && floor >= 0 && isfinite(floor),
-                "%s: want the entropy in nats per byte first", name);
+        const FileMap map = file_map(name);
+        int64_t size = 0;
+        while (size < map.size && map.bytes[size] > ' ') size++;
+        floor = cell_number((const char *)map.bytes, (size_t)size);
+        REQUIRE(floor >= 0, "%s: want the entropy in nats per byte first", name);
         file_unmap(map);
     }
     free(name);

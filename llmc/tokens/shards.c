@@ -18,8 +18,11 @@ ShardHeader shard_header(FileMap map) {
     return header;
 }
 
-static ShardHeader header_of(int64_t count, int width) {
-    return (ShardHeader){ width == 2 ? SHARD_UINT16 : SHARD_UINT32, width == 2 ? 1 : 7, (uint32_t)count };
+/* The header of a file that has count tokens, behind the place of a header. */
+static ShardHeader header_of(FileMap map, int64_t count, int width) {
+    return (ShardHeader){ .magic = width == 2 ? SHARD_UINT16 : SHARD_UINT32, .version = width == 2 ? 1 : 7,
+                          .count = (uint32_t)count,
+                          .sum = xxh64(map.bytes + SHARD_HEADER_BYTES, (size_t)(count * width)) };
 }
 
 /* ---- Writing */
@@ -58,21 +61,22 @@ static void open_shard(Writer *w) {
     REQUIRE(!file_name_in_use(w->path), "%s exists: another process writes to this directory", w->path);
     stop_removes(w->path);
     free(before);
-    do {
-        if (w->file) fclose(w->file);
-        w->file = file_create(w->path);
-        flock(fileno(w->file), LOCK_EX);
-    } while (!file_has_name(fileno(w->file), w->path));     /* removed by another start before it was locked */
+    w->file = file_create(w->path);
+    flock(fileno(w->file), LOCK_EX);
     file_write(w->file, header, sizeof header);
     w->number++;
     w->count = 0;
 }
 
-/* Rewrites the header with the final count. */
+/* Rewrites the header, with the sum of the tokens in the file. */
 static void close_shard(Writer *w) {
-    const ShardHeader header = header_of(w->count, w->width);
-    if (!ferror(w->file)) rewind(w->file);              /* rewind forgets an error */
-    file_write(w->file, &header, sizeof header);
+    if (!fflush(w->file) && !ferror(w->file)) {
+        const FileMap map = file_map(w->path);
+        const ShardHeader header = header_of(map, w->count, w->width);
+        file_unmap(map);
+        rewind(w->file);                                /* which forgets an error */
+        file_write(w->file, &header, sizeof header);
+    }
     file_close_durably(w->file, w->path);
     w->file = NULL;
 }
@@ -83,7 +87,7 @@ static void write_ids(Writer *w, int32_t *ids, size_t count) {
         memcpy((char *)ids + 2 * i, &(uint16_t){ (uint16_t)ids[i] }, 2);
     file_write(w->file, ids, (size_t)w->width * count);
     w->count += (int64_t)count;
-    if (ferror(w->file)) close_shard(w);                /* fail early, not after gigabytes */
+    if (w->count == w->max || ferror(w->file)) close_shard(w);      /* an error at once, not after gigabytes */
 }
 
 static void print_progress(Writer *w) {
@@ -105,38 +109,29 @@ static void stop_if_requested(void) {
 
 /* Sets ids to the next batch's and returns their number, 0 = the end. */
 static size_t next_ids(Writer *w) {
-    size_t max = 0;
+    const Texts *t = w->texts;
     if (!texts_next(w->texts)) return 0;
-    for (size_t i = 0; i < w->texts->span_count; i++) max += w->texts->span[i].size + 1;
-    if (max > w->room) {
-        free(w->ids);
-        w->ids = malloc(max * sizeof *w->ids);          /* host_alloc would touch all of it */
-        w->room = max;
-        REQUIRE(w->ids, "out of memory: %zu tokens", max);
-    }
-    return bpe_encode_spans(w->bpe, w->texts->span, w->texts->span_count, w->ids);
+    while (w->room < t->batch_bytes) w->ids = host_grow(w->ids, w->room, &w->room, sizeof *w->ids, "the tokens");
+    return bpe_encode_spans(w->bpe, t->span, t->span_count, w->ids);
 }
 
 /* The name of the cache: every byte of the texts, and how they are read. */
 static uint64_t hash_of_texts(const Writer *w) {
     const Texts *t = w->texts;
     const char *field = t->kind == DOCUMENT_JSONL ? t->field : "";
-    const uint64_t how[3] = { bpe_fingerprint(w->bpe), (uint64_t)t->kind, xxh64(field, strlen(field)) };
-    uint64_t hash = xxh64(how, sizeof how);
+    uint64_t next[3] = { bpe_fingerprint(w->bpe), (uint64_t)t->kind, xxh64(field, strlen(field)) };
     for (int i = 0; i < t->count; i++) {
-        const FileMap map = t->map[i];
-        const uint64_t next[3] = { hash, (uint64_t)map.size, xxh64(map.bytes, (size_t)map.size) };
-        hash = xxh64(next, sizeof next);
+        next[0] = xxh64(next, sizeof next);
+        next[1] = (uint64_t)t->map[i].size;
+        next[2] = xxh64(t->map[i].bytes, (size_t)t->map[i].size);
     }
-    return hash;
+    return xxh64(next, sizeof next);
 }
 
 static void write_batches(void *writer) {
     Writer *w = writer;
-    for (;;) {
-        const int is_val = w->texts->done >= w->texts->stop;
-        const size_t count = next_ids(w);
-        if (!count) break;
+    size_t count;
+    for (int is_val = 0; (count = next_ids(w)); is_val = w->texts->done >= w->texts->stop) {
         print_progress(w);
         stop_if_requested();
         if (is_val != w->is_val) {
@@ -150,7 +145,6 @@ static void write_batches(void *writer) {
             part = count - at;
             if (part > (size_t)(w->max - w->count)) part = (size_t)(w->max - w->count);
             write_ids(w, w->ids + at, part);
-            if (w->count == w->max) close_shard(w);
         }
     }
     REQUIRE(w->tokens[0] + w->tokens[1], "%s: the texts are empty", w->texts->path[0]);
@@ -241,13 +235,15 @@ int shards_is_cache(const char *path) {
     return name && strspn(name + 8, "0123456789abcdef") == 16 && !strncmp(name + 24, ".bin", 4);
 }
 
-/* A copy of what close_shard has written may have been cut short. */
+/* Not damaged, as a copy may be, and of this version. */
 static int is_whole(const char *path, int width) {
     if (!file_exists(path)) return 0;
-    FileMap map = file_map(path);
-    const ShardHeader header = shard_header(map), want = header_of(header.count, width);
+    const FileMap map = file_map(path);
+    const ShardHeader had = shard_header(map);
+    const int fits = map.size == SHARD_HEADER_BYTES + (int64_t)had.count * width;
+    const ShardHeader want = fits ? header_of(map, had.count, width) : (ShardHeader){0};
     file_unmap(map);
-    return !memcmp(&header, &want, sizeof want) && map.size == SHARD_HEADER_BYTES + (int64_t)header.count * width;
+    return fits && !memcmp(&had, &want, sizeof want);
 }
 
 char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
@@ -260,7 +256,7 @@ char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
         usleep(100000);
     }
     if (found) return path;
-    if (file_exists(path)) print_line(stdout, "%s: damaged, made again", path);
+    if (file_exists(path)) print_line(stdout, "%s: damaged, or of an earlier version; made again", path);
     const Path dir = file_parent(path);
     REQUIRE(!access(dir.text, W_OK), "%s: %s: the tokens of %s go there; want a copy of it elsewhere, or shards made "
             "by tokenize", dir.text, strerror(errno), texts->path[0]);

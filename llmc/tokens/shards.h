@@ -4,8 +4,9 @@
 #include "../text/texts.h"
 
 enum { SHARD_UINT16 = 20240520, SHARD_UINT32 = 20240801 };   /* magic: the type of the tokens */
-enum { SHARD_HEADER_BYTES = 1024 };                          /* three numbers, then zeros */
-typedef struct { uint32_t magic, version, count; } ShardHeader;
+enum { SHARD_HEADER_BYTES = 1024 };                          /* a ShardHeader, then zeros */
+/* sum: xxh64 of the bytes of the tokens; 0 = unknown, as in shards of other programs. */
+typedef struct { uint32_t magic, version, count, zero; uint64_t sum; } ShardHeader;
 
 ShardHeader shard_header(FileMap map);      /* zeros where the file is shorter */
 
@@ -17,7 +18,7 @@ ShardHeader shard_header(FileMap map);      /* zeros where the file is shorter *
    validation. Fails where dir has complete shards. */
 void shards_write(Bpe *bpe, Texts *texts, const char *dir, int64_t shard_tokens, double val_fraction);
 
-/* The shard of texts beside the first, TEXT.tokens-HASH.bin, a new string. Written unless a complete one of the same
+/* The shard of texts beside the first, TEXT.tokens-HASH.bin, a new string. Written unless an intact one of the same
    texts, tokenizer and kind of documents exists; wait: another process writes it. Fails on more than 2^32 - 1 tokens,
    which shards_write splits. */
 char *shards_cached(Bpe *bpe, Texts *texts, int wait);

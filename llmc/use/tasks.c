@@ -10,7 +10,6 @@
 #include "../base/os.h"
 #include "../base/terminal.h"
 #include "../report/report.h"
-#include "../text/bpe_words.h"
 
 static int is_lambada(const Task *task) { return !strcmp(task->name, "lambada"); }
 static const char *plural(int count) { return count == 1 ? "" : "s"; }

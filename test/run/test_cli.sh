@@ -267,8 +267,8 @@ if in_turn 3; then
     mkdir "$dir/bpe/empty" "$dir/bpe/gpt2" "$dir/bpe/no-end"
     echo "# GPT-2's" > "$dir/bpe/gpt2/vocab.bpe"
     : > "$dir/bpe/none.txt"
-    cp "$dir/bpe/gone/merges.txt" "$dir/bpe/no-end"
-    sed 's/, "<|endoftext|>": 399//' "$dir/bpe/gone/vocab.json" > "$dir/bpe/no-end/vocab.json"
+    sed '/"content": "<|endoftext|>"/d; s/, "<|endoftext|>": 399//' "$dir/bpe/gone/tokenizer.json" \
+        > "$dir/bpe/no-end/tokenizer.json"
     expect "documents are joined" "$tokenize" "$dir/text/train.txt" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/no-end" \
         --out "$dir/bpe/joined"
     is "which is printed" "$(sed -n 's/: the tokenizer has no end-of-text token.*//p' "$dir/expect.out")" \

@@ -302,7 +302,7 @@ static void open_texts(void *path) {
     texts_close(&t);
 }
 
-/* A mark behind the first MiB, and a NUL in it; as bytes and as tokens. */
+/* A mark behind the first MiB, and a NUL in it; as bytes and as tokens. Other encodings are refused as tokens. */
 static void notices(void) {
     char *path = put_long_text("noticed.txt", 2000000), *text = strdup(text_of(path));
     memcpy(text + 1900000, "<|endoftext|>", 13);
@@ -313,6 +313,13 @@ static void notices(void) {
         const char *printed = printed_on(1, open_text, &(Opened){ path, tokens ? as_file.tokenizer : NULL });
         EXPECT(strstr(printed, "noticed.txt: byte 900000 is NUL") &&
                strstr(printed, "contains <|endoftext|>, read as text"), "%s", printed);
+    }
+    static const char *const other[] = { "caf\xe9 na\xefve", "`O}Y\fTBf(W?T&^Nw" "\x80\x4e\x87\x65\x2c\x67\x8c\x9a" };
+    for (int i = 0; i < COUNT(other); i++) {            /* Latin-1; Chinese in UTF-16LE without a mark */
+        put_text(path, other[i]);
+        EXPECT(strstr(printed_on(1, open_text, &(Opened){ path, NULL }), "are not UTF-8: is it in another encoding?"),
+               "text %d as bytes", i);
+        expect_fails("are not UTF-8: is it in another encoding?", open_text, &(Opened){ path, as_file.tokenizer });
     }
 }
 
@@ -369,7 +376,7 @@ static void cached_tokens(void) {
     tokens_close(c.train);
 }
 
-static void check_few_ids(void *path) { tokens_check(tokens_open(path), 10); }
+static void hash_tokens(void *path) { tokens_fingerprint(tokens_open(path)); }
 
 static char *cache_of(Bpe *tokenizer, const char *path) {
     Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
@@ -378,18 +385,31 @@ static char *cache_of(Bpe *tokenizer, const char *path) {
     return cache;
 }
 
+static void flip(const char *path, long at) {
+    FILE *file = fopen(path, "r+");
+    fseek(file, at, SEEK_SET);
+    const int byte = fgetc(file) ^ 4;
+    fseek(file, at, SEEK_SET);
+    fputc(byte, file);
+    fclose(file);
+}
+
+/* Cut, or with another bit in any byte; also after it was opened, as shards are not looked at before. */
 static void a_damaged_cache_is_made_again(void) {
     static const off_t sizes[] = { 0, 5, 1024, 1030 };
     int32_t want[256];
     const size_t count = ids_of((const char *const[]){ "|", a_text, NULL }, want);
+    const int bytes = 1024 + 2 * (int)count;
     const char *path = IN_SCRATCH("damaged.txt");
     put_text(path, a_text);
-    const char *message = "want below 10, the vocabulary; remove this file, and it is made again";
-    for (int i = 0; i <= COUNT(sizes); i++) {
+    for (int i = 0; i <= COUNT(sizes) + bytes; i++) {
         char *cache = cache_of(bpe, path);
+        const int at = i - COUNT(sizes);
         expect_shards(cache, want, count);
-        if (i < COUNT(sizes)) EXPECT(!truncate(cache, sizes[i]), "%s: cannot truncate", cache);
-        else expect_fails(message, check_few_ids, cache);
+        if (at < 0) EXPECT(!truncate(cache, sizes[i]), "%s: cannot truncate", cache);
+        else if (at < bytes) flip(cache, at);
+        if (at >= 1024 && at < bytes) expect_fails("damaged: the tokens have the xxh64", hash_tokens, cache);
+        if (at == 24) i += 990;             /* zeros, which nothing reads */
         free(cache);
     }
     EXPECT(files_like(IN_SCRATCH("damaged.txt.*")) == 1, "%d files", files_like(IN_SCRATCH("damaged.txt.*")));
