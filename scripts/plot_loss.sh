@@ -1,18 +1,16 @@
 #!/bin/sh
-# plot_loss.sh [--y LIST] [--x step|tokens|time] RUN... > curves.svg - Draws the curves of one or more runs.
+# plot_loss.sh [--y LIST] RUN... > curves.svg - Draws the curves of one or more runs over their steps.
 # RUN is a run's directory or its log.csv.
-#   LIST   panels, from top to bottom: loss, difference (of the mean loss of 20 steps from that of the first RUN), norm,
-#          lr, speed; all = loss,norm,lr,speed; default loss
+#   LIST   panels, from top to bottom: loss, norm, lr, speed; all = all four; default loss
 # Each step is thin, the running mean bold, the validation loss dotted, and the floor dashed where settings.txt beside
-# the log gives it ("# floor: 0.4321"). Long runs are thinned as in report.html.
-usage="usage: scripts/plot_loss.sh [--y LIST] [--x step|tokens|time] RUN... > curves.svg"
-panels=loss x=step
+# the log gives it ("# floor: 0.4321"). Long runs are thinned as in report.html, where tokens and time are axes, too.
+usage="usage: scripts/plot_loss.sh [--y LIST] RUN... > curves.svg"
+panels=loss
 while :; do
     case ${1-} in
     --help|-h) echo "$usage"; echo; sed -n '2,/^usage=/s/^# \{0,1\}//p' "$0"; exit ;;
-    --y=*|--x=*) option=$1; shift; set -- "${option%%=*}" "${option#*=}" "$@" ;;
+    --y=*) panels=${1#*=}; shift ;;
     --y) panels=${2-}; shift; [ $# = 0 ] || shift ;;
-    --x) x=${2-}; shift; [ $# = 0 ] || shift ;;
     ""|-*) echo "$usage   (--help explains)" >&2; exit 1 ;;
     *) break ;;
     esac
@@ -21,19 +19,16 @@ done
 scripts=$(dirname "$0")
 . "$scripts/logs.sh"
 
-awk -F, -v script="$script" -v panel_list="$panels" -v x_name="$x" "$read_columns $(cat "$scripts/svg.awk")"'
+awk -F, -v script="$script" -v panel_list="$panels" "$read_columns $(cat "$scripts/svg.awk")"'
 BEGIN {
     title["loss"] = "Loss, nats"
-    title["difference"] = "Difference of the mean loss of 20 steps"
     title["norm"] = "Gradient norm"
     title["lr"] = "Learning rate"
     title["speed"] = "Tokens per second"
     column_of["loss"] = "loss"; column_of["norm"] = "norm"; column_of["lr"] = "lr"; column_of["speed"] = "tokens_per_s"
-    column_of["step"] = "step"; column_of["tokens"] = "tokens"; column_of["time"] = "seconds"
     panels = split(panel_list, panel, ",")
     for (p = 1; p <= panels; p++)
-        if (!(panel[p] in title)) stop("--y " panel[p] ": want loss, difference, norm, lr, speed or all")
-    if (x_name !~ /^(step|tokens|time)$/) stop("--x " x_name ": want step, tokens or time")
+        if (!(panel[p] in title)) stop("--y " panel[p] ": want loss, norm, lr, speed or all")
 }
 
 # ---- reading: rows of a curve, x_at and y_at of each; y "" = unknown
@@ -45,39 +40,32 @@ function add_row(what, x, y,   n) {
     if (is_number(y)) known[what, runs] = 1
 }
 FNR == 1 {
-    want_columns("step loss " column_of[x_name], "a log of training steps")
+    want_columns("step loss", "a log of training steps")
     path[++runs] = FILENAME
     name[runs] = clean_text(name_of(FILENAME))
     floor[runs] = setting_comment(FILENAME, "floor")
     next
 }
-!is_number(cell("step")) || !is_number(cell(column_of[x_name])) { next }    # an incomplete row after a kill
+!is_number(cell("step")) { next }                                # an incomplete row after a kill
 {
-    x = cell(column_of[x_name]) + 0
+    x = cell("step") + 0
     if (!x_seen++ || x < first_x) first_x = x
     if (x_seen == 1 || x > last_x) last_x = x
-    for (p = 1; p <= panels; p++) if (panel[p] in column_of) add_row(panel[p], x, cell(column_of[panel[p]]))
+    for (p = 1; p <= panels; p++) add_row(panel[p], x, cell(column_of[panel[p]]))
     if (is_number(cell("val_loss"))) add_row("validation", x, cell("val_loss"))
 }
-is_number(cell("loss")) {
-    has_loss[runs] = 1
-    block = int((cell("step") - 1) / 20)
-    sum[runs, block] += cell("loss")
-    if (++count[runs, block] == 10) middle[runs, block] = x
-    if (runs > 1 && count[runs, block] == 20 && count[1, block] == 20)
-        add_row("difference", middle[runs, block], (sum[runs, block] - sum[1, block]) / 20)
-}
+is_number(cell("loss")) { has_loss[runs] = 1 }
 
 # ---- drawing
 
 function value_text(what, y) {
     if (what == "loss" || what == "validation") return sprintf("%.4f", y)
-    return what == "speed" ? count_text(sprintf("%.4g", y) + 0, y) : number_text(y, y < 0 ? -y : y)
+    return what == "speed" ? count_text(sprintf("%.4g", y) + 0, y) : number_text(y, y)
 }
 
 # As in report.html: of more than 1000 rows 2, 4, ... become one point, with their mean, minimum and maximum; the
 # running mean has a hundredth of all points on either side, as many on the left as on the right but at the end.
-function add_curves(p, what, r,   n, i, k, x, y, per, points, seen, mean, low, high, half, from, total, count, worst) {
+function add_curves(p, what, r,   n, i, k, x, y, per, points, seen, mean, low, high, half, from, total, count) {
     n = rows[what, r]
     for (per = 1; per * 1000 < n; ) per *= 2
     for (i = 1; i <= n; i++) {
@@ -105,12 +93,9 @@ function add_curves(p, what, r,   n, i, k, x, y, per, points, seen, mean, low, h
         total = count = 0
         from = k > half ? k - half : 1
         for (i = from; i <= 2 * k - from && i <= points; i++) if (seen[i]) { total += mean[i]; count++ }
-        y = seen[k] ? total / count : ""
-        add_point(x[k], y)
-        worst = larger(worst, larger(y, -y))
+        add_point(x[k], seen[k] ? total / count : "")
     }
-    label_curve(what == "validation" ? "validation " value_text(what, end_y[curves]) : what == "difference" ? \
-        name[r] " at most " value_text(what, worst) : name[r] " " value_text(what, end_y[curves]))
+    label_curve((what == "validation" ? what : name[r]) " " value_text(what, end_y[curves]))
 }
 function add_panel(p, what,   r, drawn) {
     for (r = 1; r <= runs; r++) {
@@ -122,22 +107,20 @@ function add_panel(p, what,   r, drawn) {
         add_level(p, floor[r] + 0)
         label_curve("floor " value_text(what, floor[r]))
     }
-    if (!(p in lowest)) stop("--y " what ": no run has such values" (what == "difference" ? " beside the first" : ""))
-    if (what == "difference") add_level(p, 0)
+    if (!(p in lowest)) stop("--y " what ": no run has such values")
 }
 function draw_panel(p, what,   i, tick, margin) {
     margin = (highest[p] - lowest[p]) * 0.06
     if (margin < 1e-6 * highest[p]) margin = 0.05 * highest[p]
-    if (margin <= 0) margin = highest[p] < 0 ? -highest[p] : 1
+    if (margin <= 0) margin = 1
     y_from = what == "lr" || what == "speed" || (lowest[p] >= 0 && lowest[p] < margin) ? 0 : lowest[p] - margin
     y_to = highest[p] + margin
     write_text(left, top - 10, "panel", "start", title[what])
     draw_y_axis(what == "loss" ? 7 : 4)
-    draw_x_axis(p < panels ? "" : x_name == "time" ? "time, " unit_name : x_name)
-    tick = round_step((x_to - x_from) / unit, plot_width > 500 ? 8 : 5)
-    if (tick < 1 && x_name != "time") tick = 1
-    for (i = round_up(x_from / unit / tick); i * tick * unit <= x_to; i++)
-        draw_x_tick(i * tick * unit, p < panels ? "" : count_text(i * tick, last_x / unit))
+    draw_x_axis(p < panels ? "" : "step")
+    tick = larger(round_step(x_to - x_from, plot_width > 500 ? 8 : 5), 1)
+    for (i = round_up(x_from / tick); i * tick <= x_to; i++)
+        draw_x_tick(i * tick, p < panels ? "" : count_text(i * tick, last_x))
     draw_curves(p)
 }
 
@@ -148,10 +131,8 @@ END {
         if (!has_loss[r]) print script ": " shown(path[r]) ": no row with a loss yet" | "cat >&2"
     }
     if (!all) exit 1
-    x_from = x_name != "step" || (first_x <= 1 + (last_x - first_x) / 20 && last_x > 20) ? 0 : first_x
+    x_from = first_x <= 1 + (last_x - first_x) / 20 && last_x > 20 ? 0 : first_x
     x_to = last_x > x_from ? last_x : x_from + 1
-    unit = x_name != "time" || x_to < 600 ? 1 : x_to < 10800 ? 60 : 3600
-    unit_name = unit == 1 ? "s" : unit == 60 ? "minutes" : "hours"
     for (p = 1; p <= panels; p++) {
         add_panel(p, panel[p])
         plot_heights += panel_height[p] = panels == 1 ? 348 : panel[p] == "loss" ? 260 : 130

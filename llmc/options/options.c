@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { HELP_COLUMNS = 79, HELP_LEFT = 24 };      /* HELP_LEFT: where the help begins */
-static const char BLANKS[] = " \t";
+#define BLANKS " \t"
 
 static int at_end(const Option *row) { return !row->name && !row->help; }
 
@@ -194,37 +194,26 @@ static void check_utf8(const char *word, const char *where) {
     }
 }
 
-/* Ends the value that begins at text with a zero byte, without quotes and escapes. */
-static char *end_value(char *text) {
-    char quote = *text, *from = text, *to = text;
-    if (quote != '"' && quote != '\'') {
-        while (*from && !(*from == '#' && (from == text || strchr(BLANKS, from[-1])))) from++;
-        while (from > text && strchr(BLANKS, from[-1])) from--;
-        *from = 0;
-        return text;
-    }
-    while (*++from && *from != quote) {
-        char c = *from;
-        if (c == '\\' && quote == '"') {
-            c = *++from;
-            REQUIRE(c && strchr("nt\"\\", c), "\\%.1s: want \\n, \\t, \\\" or \\\\ in \"...\"", from);
-            c = c == 'n' ? '\n' : c == 't' ? '\t' : c;
-        }
-        *to++ = c;
-    }
-    REQUIRE(*from, "want a closing %c", quote);
-    from++;
-    from += strspn(from, BLANKS);
-    REQUIRE(!*from || *from == '#', "'%.100s' after the closing %c: want the end of the line or #", from, quote);
-    *to = 0;
-    return text;
-}
-
+/* The value of a line `name = value`, which ends with a zero byte then; NULL = no such line. */
 static char *value_of_line(char *line) {
-    char *end = line + strcspn(line, " \t=#"), *value = end + strspn(end, BLANKS);
-    check_utf8(line, "");
-    REQUIRE(end > line && *line != '-' && *value == '=', "'%.100s': want name = value", line);
-    return end_value(value + 1 + strspn(value + 1, BLANKS));
+    char *at = line + strcspn(line, " \t=#"), *value, *end;
+    at += strspn(at, BLANKS);
+    if (at == line || *line == '-' || *at++ != '=') return NULL;
+    at += strspn(at, BLANKS);
+    const char quote = *at == '"' || *at == '\'' ? *at++ : 0;
+    for (value = end = at; *at && !(quote ? *at == quote : *at == '#' && strchr(BLANKS "=", at[-1])); at++) {
+        if (quote == '"' && *at == '\\') {
+            if (!*++at || !strchr("nt\"\\", *at)) return NULL;
+            *at = *at == 'n' ? '\n' : *at == 't' ? '\t' : *at;
+        }
+        *end++ = *at;
+    }
+    while (!quote && end > value && strchr(BLANKS, end[-1])) end--;
+    if (quote && !*at++) return NULL;
+    at += strspn(at, BLANKS);
+    if (*at && *at != '#') return NULL;
+    *end = 0;
+    return value;
 }
 
 /* A name of another program, or an option that is gone: prints the answer before, as more than one may follow. */
@@ -232,34 +221,39 @@ static void answer(Typed *t, const Option *row) {
     const int is_gone = !row->name && row->choices;
     if (is_gone && t->value && !options_find_gone(t->table, t->name, t->value)) return;
     if (*t->answer) print_line(stderr, "%s", t->answer);
-    const char *argument = row->name ? argument_of(row) : is_gone && t->value ? t->value : "";
-    const char *space = *argument ? " " : "";
+    const char *argument = row->name ? argument_of(row) : "", *space = *argument ? " " : "";
     if (row->name) snprintf(t->answer, FAIL_LENGTH, "%s%s: use --%s%s%s (%s)", t->where, t->typed, row->name, space,
                             argument, row->help);
-    else snprintf(t->answer, FAIL_LENGTH, "%s%s%s%.100s: %s%s", t->where, t->typed, space, argument,
-                  is_gone ? "this option is gone; " : "", row->help);
+    else           snprintf(t->answer, FAIL_LENGTH, "%s%s: %s%s", t->where, t->typed,
+                            is_gone ? "this option is gone; " : "", row->help);
 }
 
 static void set_typed(void *argument) {
     Typed *t = argument;
-    if (t->line) t->value = value_of_line(t->line);
+    if (t->line) {
+        char shown[101];
+        check_utf8(t->line, "");
+        snprintf(shown, sizeof shown, "%s", t->line);
+        t->value = value_of_line(t->line);
+        REQUIRE(t->value, "'%s': want name = value, the value as it is, in '...', or in \"...\" with \\n, \\t, \\\", "
+                "\\\\ only", shown);
+    }
     Option *option = options_find(t->table, t->name);
-    const Option *row = option ? NULL : find_alias(t->table, t->name);
-    if (row) {
-        answer(t, row);
+    const Option *alias = option ? NULL : find_alias(t->table, t->name);
+    if (alias) {
+        answer(t, alias);
         return;
     }
     const Option *similar = option ? NULL : similar_option(t->table, t->name);
-    REQUIRE(option || similar, "%s: no such option (--help lists the options)", t->typed);
-    REQUIRE(option, "%s: no such option; did you mean --%s?", t->typed, similar->name);
+    REQUIRE(option, "%s: no such option%s%s%s", t->typed, similar ? "; did you mean --" : " (--help lists the options)",
+            similar ? similar->name : "", similar ? "?" : "");
     REQUIRE(!t->line || option->role != ROLE_COMMAND || !strcmp(option->name, "out"), "--%s belongs on the command "
             "line", option->name);
-    REQUIRE(t->value, "--%s: want a value, got nothing (one that begins with dashes: --%s=VALUE)", option->name,
-            option->name);
-    REQUIRE(*t->value || (option->fallback && !*option->fallback), "--%s: want a value, got ''", option->name);
+    REQUIRE(t->value && (*t->value || (option->fallback && !*option->fallback)), "--%s: want a value, got %s (one that "
+            "begins with dashes: --%s=VALUE)", option->name, t->value ? "''" : "nothing", option->name);
     Option copy = *option;
-    int64_t unused[1];
-    if (t->line && option->given & ON_COMMAND_LINE) copy.value = unused;     /* it wins: the value is only checked */
+    int64_t unused;
+    if (t->line && option->given & ON_COMMAND_LINE) copy.value = &unused;    /* it wins: the value is only checked */
     option_set(&copy, t->value);
     option->given |= t->line ? IN_FILE : ON_COMMAND_LINE;
 }
@@ -309,9 +303,8 @@ void options_read(Option *table, const char *path) {
     text = memcpy(host_alloc((size_t)map.size + 1, path), map.bytes, (size_t)map.size);
     REQUIRE(strlen(text) == (size_t)map.size, "%s: has a zero byte, want a text of lines name = value", path);
     file_unmap(map);
-    const FileMap copy = { (unsigned char *)text, map.size };
-    for (FileLine line = {0}; file_next_line(copy, &line); ) {
-        t.line = text + (line.text - text);
+    for (FileLine line = {0}; file_next_line((FileMap){ (unsigned char *)text, map.size }, &line); ) {
+        t.line = (char *)line.text;
         t.line[line.size] = 0;
         t.line += strspn(t.line, BLANKS);
         snprintf(where, sizeof where, "%s:%lld: ", path, (long long)line.number);

@@ -157,7 +157,7 @@
     X(CHOICE,  save_dtype,       "f32",     CHOICES(DTYPE_NAMES), KEPT, \
       "of model.safetensors; a resume is exact with both", "") \
     X(INTEGER, keep,             "0",       RANGE(0, 1e12),     KEPT, \
-      "keep the best and the newest N checkpoints; 0 = all", "-nk save-total-limit") \
+      "keep the best and the newest N checkpoints; 0 = all", "-nk -nm save-total-limit") \
     X(INTEGER, sample_every,     "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none", "-s") \
     X(TEXT,    prompt,           "",        ARGUMENT("TEXT"),   KEPT, \
       "start of a sample, with \\n, \\t; - = stdin; ids where no tokenizer is known", "start prompt-text") \
@@ -190,31 +190,26 @@
     T(ANSWER("-e", "use --model for random weights, --init CHECKPOINT for trained ones")) \
     T(ANSWER("init-from", "use --init CHECKPOINT to start from weights, --resume to continue a run")) \
     T(ANSWER("tokenize train-tokenizer", "a program of its own, ./tokenize; see ./tokenize --help")) \
-    T(ANSWER("do-train train", "training is the default, remove it")) \
     T(ANSWER("overwrite-output-dir", "a run never overwrites another one; use another --out")) \
     T(ANSWER("bias", "all layers have biases, as in GPT-2; remove it")) \
     T(ANSWER("num-train-epochs num-epochs max-epochs n-epochs epochs epoch", \
              "use --steps; an epoch is the tokens of the data / the tokens of an update")) \
     T(ANSWER("eval-batch-size val-batch-size per-device-eval-batch-size", "validation uses --batch, remove it")) \
     T(ANSWER("lr-decay-iters lr-decay-steps", "the decay ends with the last of --steps, remove it")) \
-    T(ANSWER("muon use-muon", "use --optimizer muon")) \
-    T(ANSWER("muon-lr matrix-lr muon-weight-decay", "Muon takes --lr and --weight-decay, as AdamW; remove it")) \
-    T(ANSWER("muon-momentum momentum muon-beta nesterov ns-steps", \
-             "Muon's momentum is 0.95, with Nesterov's step and 5 iterations; remove it")) \
+    T(ANSWER("muon use-muon muon-lr matrix-lr muon-weight-decay muon-momentum momentum muon-beta nesterov ns-steps", \
+             "use --optimizer muon, with --lr and --weight-decay; momentum 0.95, Nesterov's step, 5 iterations")) \
     T(ANSWER("load-best-model-at-end metric-for-best-model save-best save-best-only", \
              "OUT/best is the checkpoint of the lowest val loss, remove it")) \
     T(ANSWER("wandb wandb-log wandb-project wandb-run-name report-to run-name tensorboard", \
              "log.csv and log.jsonl are always written, remove it")) \
-    T(ANSWER("-nm", "--keep 0 keeps all checkpoints, remove it")) \
-    T(ANSWER("zero-stage -z", "several ranks always have ZeRO-1, remove it")) \
     T(ANSWER("nnodes nodes num-machines node-rank rank local-rank world-size standalone master-addr master-port " \
              "rdzv-id rdzv-backend rdzv-endpoint -pr -pg -pm -ps -pp -pi -pf", \
              "torchrun and srun set it by environment variables, remove it; on one machine use --gpus")) \
     T(ANSWER("device use-cpu no-cuda accelerator", "the build decides, make DEVICE=cpu or DEVICE=cuda; remove it")) \
     T(ANSWER("-a overfit-single-batch overfit-batches", "not supported, remove it")) \
     T(ANSWER("compile torch-compile fused tf32 tensorcores -f -w -ge num-workers dataloader-num-workers pin-memory " \
-             "preprocessing-num-workers trust-remote-code do-predict backend ddp ddp-backend fsdp deepspeed", \
-             "not needed, remove it")) \
+             "preprocessing-num-workers trust-remote-code do-train do-predict train backend ddp ddp-backend fsdp " \
+             "deepspeed zero-stage -z", "not needed, remove it")) \
     T(ANSWER("checkpoint", "--eval RUN and --sample RUN take the best, RUN/step-N takes another; remove it")) \
     T(ANSWER("prompt-file", "use --prompt - < FILE")) \
     T(ANSWER("rendezvous-port", "the port is that of the environment variable MASTER_PORT, plus 1; remove it")) \

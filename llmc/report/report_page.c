@@ -108,19 +108,18 @@ static void write_run(FILE *json, const char *path) {
 
 /* ---- The page */
 
-/* A new string. is_live: the page is replaced while the run lasts, and reloads itself. */
-static char *page_data(char *const *paths, int count, int is_live) {
-    char *data;
-    size_t size;
-    FILE *json = string_open(&data, &size, "the data of a page");
-    fprintf(json, "{\"live\": %s, \"updated\": %lld, \"runs\": [", is_live ? "true" : "false", (long long)time(NULL));
-    for (int i = 0; i < count; i++) {
-        fputs(i ? ",\n" : "\n", json);
-        write_run(json, paths[i]);
+/* is_live: the page is replaced while the run lasts, and reloads itself. */
+typedef struct { char *const *paths; int count, is_live; char *data; size_t size; FILE *json; } Page;
+
+static void write_data(void *argument) {
+    const Page *page = argument;
+    fprintf(page->json, "{\"live\": %s, \"updated\": %lld, \"runs\": [", page->is_live ? "true" : "false",
+            (long long)time(NULL));
+    for (int i = 0; i < page->count; i++) {
+        fputs(i ? ",\n" : "\n", page->json);
+        write_run(page->json, page->paths[i]);
     }
-    fputs("]}\n", json);
-    fclose(json);
-    return data;
+    fputs("]}\n", page->json);
 }
 
 static void write_page(FILE *file, const char *data) {
@@ -133,25 +132,28 @@ static void write_page(FILE *file, const char *data) {
 }
 
 void page_write(FILE *file, char *const *paths, int count) {
-    char *data = page_data(paths, count, 0);
-    write_page(file, data);
-    free(data);
+    Page page = { .paths = paths, .count = count };
+    page.json = string_open(&page.data, &page.size, "the data of a page");
+    write_data(&page);
+    fclose(page.json);
+    write_page(file, page.data);
+    free(page.data);
 }
 
-static void write_live(void *out) {
+int report_page_write(const char *out) {
     const Path path = path_of(out, "report.html"), new = path_of(out, "report.html.new");
-    char *data = page_data((char *const *)&out, 1, 1);
-    FILE *file = file_try_create(new.text);
+    Page page = { .paths = (char *const[]){ (char *)out }, .count = 1, .is_live = 1 };
+    char why[FAIL_LENGTH];
+    page.json = string_open(&page.data, &page.size, "the data of a page");
+    const int are_read = !fails(write_data, &page, why);
+    fclose(page.json);
+    FILE *file = are_read ? file_try_create(new.text) : NULL;
     if (file) {
-        write_page(file, data);
+        write_page(file, page.data);
         int failed = ferror(file);
         failed |= fclose(file);
         if (failed || rename(new.text, path.text)) unlink(new.text);
     }
-    free(data);
-}
-
-int report_page_write(const char *out) {
-    char why[FAIL_LENGTH];
-    return !fails(write_live, (void *)out, why);
+    free(page.data);
+    return are_read;
 }

@@ -90,7 +90,7 @@ static CommandLine bad[] = {
     { "-b: use --batch", { "-b", "4" } },
     { "--dropout: dropout is not supported", { "--dropout", "0.1" } },
     { "--shuffled: use --shuffle (the order of the data)", { "--shuffled", "--batch=0" } },
-    { "--old_rate 0.2: this option is gone; use --learning-rate", { "--old_rate=0.2" } },
+    { "--old_rate: this option is gone; use --learning-rate", { "--old_rate=0.2" } },
     { "--older-rate: this option is gone; use --learning-rate", { "--older-rate" } },
     /* words */
     { "--data: given twice, the second time as 'b.bin'; a word without dashes is --data; a pattern that the shell must "

@@ -153,10 +153,9 @@ is "curves" "$(count '<path class="curve"' "$dir/loss.svg")" 2
 is "points of the validation" "$(count 'class="dot"' "$dir/loss.svg")" 3
 is "background" "$(count '<rect width="100%"' "$dir/loss.svg")" 0
 (cd "$dir" && "$plot" x=y.csv "odd/a&b=<c>") > "$dir/odd.svg"
-"$plot" --y all --x=tokens "$dir/runs/a" > "$dir/tokens.svg"
-"$plot" --y loss,difference,norm "$dir/runs/a" "$dir/runs/b" > "$dir/panels.svg"
-is "dashed curves of b" "$(grep -c 'class="curve" .* stroke-dasharray="7 4"' "$dir/panels.svg")" 3
-"$plot" --x time "$dir/runs/a" > "$dir/time.svg"
+"$plot" --y all "$dir/runs/a" > "$dir/all.svg"
+"$plot" --y=loss,norm "$dir/runs/a" "$dir/runs/b" > "$dir/panels.svg"
+is "dashed curves of b" "$(grep -c 'class="curve" .* stroke-dasharray="7 4"' "$dir/panels.svg")" 2
 mkdir "$dir/begun"
 echo step,loss > "$dir/begun/log.csv"
 "$plot" "$dir/begun" "$dir/runs/a" > "$dir/begun.svg" 2> "$dir/begun.err" || wrong "a run that has begun: exit code $?"
@@ -185,12 +184,11 @@ loss validation 2.5000
 loss floor 1.2500
 odd x=y 2.0100
 odd a&amp;b=&lt;c&gt; 2.0000
-tokens 6000
-tokens a 1
-tokens a 0.001
-tokens a 2000
-panels b at most 0.01
-time time, minutes
+all 60
+all a 1
+all a 0.001
+all a 2000
+panels b 2.0100
 begun a 2.0000
 long long 2.0000
 long thin: each step; bold: mean of up to 52 steps
@@ -208,10 +206,7 @@ usage: scripts/plot_loss.sh|--html runs/a
 runs/c: no such run; want a run's directory or its log.csv|runs/c
 begun/log.csv: no row with a loss yet|begun
 runs/a/settings.txt: not a log of training steps: no column step|runs/a/settings.txt
-runs/b/log.csv: not a log of training steps: no column tokens|--x tokens runs/a runs/b
---y lrs: want loss, difference, norm, lr, speed or all|--y lrs runs/a
---x hours: want step, tokens or time|--x hours runs/a
---y difference: no run has such values beside the first|--y difference runs/a
+--y lrs: want loss, norm, lr, speed or all|--y lrs runs/a
 --y speed: no run has such values|--y speed runs/b
 END
 close_test "plot_loss.sh says what is missing"
