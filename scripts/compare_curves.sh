@@ -39,7 +39,7 @@ FNR == 1 {
     sub(/ of .*/, "", memory[file])
     next
 }
-is_number(cell("step")) { loss[file, ++rows[file]] = cell("loss") }
+is_number(cell("step")) { y_at[file, ++rows[file]] = is_number(cell("loss")) ? cell("loss") + 0 : "" }
 is_number(cell("step")) && is_number(cell("loss")) {
     block = int((cell("step") - 1) / 20)
     sum[file, block] += cell("loss")
@@ -56,20 +56,8 @@ function compare(a, b,   k, d) {
         if (d > largest) { largest = d; where = k }
     }
 }
-# The end of the mean line: as in add_curves of plot_loss.sh.
-function last_mean(f,   per, points, k, i, total, count, mean, n) {
-    for (per = 1; per * 1000 < rows[f]; ) per *= 2
-    points = int((rows[f] + per - 1) / per)
-    for (k = points - int(points / 100); k <= points; k++) {
-        mean = n = 0
-        for (i = (k - 1) * per + 1; i <= k * per && i <= rows[f]; i++)
-            if (is_number(loss[f, i])) { mean += loss[f, i]; n++ }
-        if (n) { total += mean / n; count++ }
-    }
-    return total / count
-}
-function row(name, mean, difference, at, verdict, speed, memory) {
-    printf "%-" widest "s  %8s  %-10s  %-15s  %-18s  %9s  %s\n", name, mean, difference, at, verdict, speed, memory
+function row(name, loss, difference, at, verdict, speed, memory) {
+    printf "%-" widest "s  %8s  %-10s  %-15s  %-18s  %9s  %s\n", name, loss, difference, at, verdict, speed, memory
 }
 END {
     if (failed) exit 1
@@ -102,7 +90,8 @@ END {
             if (largest > 10 * allowed) code = 1
             else if (largest > allowed && !code) code = 2
         }
-        row(name_of(path[i]), sprintf("%.4f", last_mean(i)), i == 1 ? "-" : sprintf("%.2g", largest),
+        points = thin(i, rows[i], 0)
+        row(name_of(path[i]), sprintf("%.4f", running_mean(points, points)), i == 1 ? "-" : sprintf("%.2g", largest),
             i == 1 ? "-" : 20 * where + 1 " to " 20 * where + 20, verdict,
             ms[i] > 0 ? sprintf("%.1f k", tokens[i] / ms[i]) : "-", memory[i] == "" ? "-" : memory[i])
     }

@@ -50,6 +50,29 @@ function setting_comment(path, name,   line, value) {
     close(path)
     return value
 }
+# The rows y_at[key, 1 .. n] as points, as in report.html: of more than 1000 rows 2, 4, ... become one. Sets per, the
+# rows of a point, and of each its mean, or last y, and low, high and seen, the number of known y. Returns their number.
+function thin(key, n, takes_last,   i, k, y) {
+    split("", seen); split("", low); split("", high)
+    for (per = 1; per * 1000 < n; ) per *= 2
+    for (i = 1; i <= n; i++) {
+        y = y_at[key, i]
+        if (y == "") continue
+        k = int((i - 1) / per) + 1
+        if (!seen[k]++) { low[k] = high[k] = y; mean[k] = 0 }
+        mean[k] = takes_last ? y : mean[k] + (y - mean[k]) / seen[k]
+        if (y < low[k]) low[k] = y
+        if (y > high[k]) high[k] = y
+    }
+    return int((n + per - 1) / per)
+}
+# The running mean at a point: of a hundredth of all on either side, as many on the left as on the right but at the end.
+function running_mean(k, points,   half, from, i, total, count) {
+    half = int(points / 100)
+    from = k > half ? k - half : 1
+    for (i = from; i <= 2 * k - from && i <= points; i++) if (seen[i]) { total += mean[i]; count++ }
+    return total / count
+}
 { sub(/\r$/, "") }
 FNR == 1 {
     split("", column)

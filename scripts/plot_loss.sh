@@ -63,38 +63,22 @@ function value_text(what, y) {
     return what == "speed" ? count_text(sprintf("%.4g", y) + 0, y) : number_text(y, y)
 }
 
-# As in report.html: of more than 1000 rows 2, 4, ... become one point, with their mean, minimum and maximum; the
-# running mean has a hundredth of all points on either side, as many on the left as on the right but at the end.
-function add_curves(p, what, r,   n, i, k, x, y, per, points, seen, mean, low, high, half, from, total, count) {
+function add_curves(p, what, r,   n, points, k, is_smooth) {
     n = rows[what, r]
-    for (per = 1; per * 1000 < n; ) per *= 2
-    for (i = 1; i <= n; i++) {
-        k = int((i - 1) / per) + 1
-        x[k] = x_at[what, r, i]
-        y = y_at[what, r, i]
-        if (y == "") continue
-        if (!seen[k]++) low[k] = high[k] = y
-        mean[k] = what == "lr" ? y : mean[k] + (y - mean[k]) / seen[k]
-        if (y < low[k]) low[k] = y
-        if (y > high[k]) high[k] = y
-    }
-    points = k
-    if (what == "loss" || what == "norm") {
-        half = int(points / 100)
+    is_smooth = what == "loss" || what == "norm"
+    points = thin(what SUBSEP r, n, what == "lr")
+    if (what == "loss") widest = larger(widest, (2 * int(points / 100) + 1) * per)
+    for (k = 1; k <= points; k++) x_of_point[k] = x_at[what, r, k * per < n ? k * per : n]
+    if (is_smooth) {
         begin_curve(p, "raw", r)
         for (k = 1; k <= points; k++) {
-            add_point(x[k], low[k])
-            if (per > 1) add_point(x[k], high[k])
+            add_point(x_of_point[k], low[k])
+            if (per > 1) add_point(x_of_point[k], high[k])
         }
     }
-    if (what == "loss") widest = larger(widest, (2 * half + 1) * per)
     begin_curve(p, what == "validation" ? "val" : "curve", r)
-    for (k = 1; k <= points; k++) {
-        total = count = 0
-        from = k > half ? k - half : 1
-        for (i = from; i <= 2 * k - from && i <= points; i++) if (seen[i]) { total += mean[i]; count++ }
-        add_point(x[k], seen[k] ? total / count : "")
-    }
+    for (k = 1; k <= points; k++)
+        add_point(x_of_point[k], !seen[k] ? "" : is_smooth ? running_mean(k, points) : mean[k])
     label_curve((what == "validation" ? what : name[r]) " " value_text(what, end_y[curves]))
 }
 function add_panel(p, what,   r, drawn) {
