@@ -201,7 +201,7 @@ static void open_outputs(Run *run) {
     if (out != run->info.out) print_line(stdout, "output  %s: %s exists by now", out, run->info.out);
     run->info.out = out;
     ResumeInfo resume = { .step = state->step, .changes = run->resume.changes, .val_loss = val_loss_of(state) };
-    report_open(&run->report, out, &run->info, run->resume.checkpoint ? &resume : NULL);
+    report_open(&run->report, &run->info, run->resume.checkpoint ? &resume : NULL);
     if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
     run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,
                           .report = &run->report, .keep = s->keep,

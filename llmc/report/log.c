@@ -294,8 +294,8 @@ static void write_settings(const char *path, const RunInfo *run, const ResumeInf
 
 /* ---- All three */
 
-void log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume) {
-    const Path csv = path_of(out, "log.csv"), jsonl = path_of(out, "log.jsonl");
+void log_open(Log *log, const RunInfo *run, const ResumeInfo *resume) {
+    const Path csv = path_of(run->out, "log.csv"), jsonl = path_of(run->out, "log.jsonl");
     if (!resume) rename_old_log(csv.text);
     if (!resume) rename_old_log(jsonl.text);
     log->start_s = seconds_now() - open_csv(log, csv.text, resume);
@@ -308,5 +308,5 @@ void log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *r
     if (resume && !is_validated && !isnan(resume->val_loss))
         log_event(log, "validation", resume->step,
                   (LogValue[]){ { "val_loss", "%.9g", .number = resume->val_loss }, {0} });
-    write_settings(path_of(out, "settings.txt").text, run, resume);
+    write_settings(path_of(run->out, "settings.txt").text, run, resume);
 }

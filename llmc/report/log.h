@@ -74,11 +74,11 @@ typedef struct {
     double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */
 } Log;
 
-/* out: the directory. resume NULL: new files; old ones become log.csv.old and so on. Else each file is cut behind
+/* In run->out. resume NULL: new files; old ones become log.csv.old and so on. Else each file is cut behind
    resume->step and continued, log.csv with the columns that it has; the row of that step gets resume->val_loss if it
    has none, as a stop may have cut the validation short. Missing and damaged lines are reported. Fails on a file that
    is not such a log. */
-void   log_open(Log *log, const char *out, const RunInfo *run, const ResumeInfo *resume);
+void   log_open(Log *log, const RunInfo *run, const ResumeInfo *resume);
 /* Lines with output, device, model, data and memory, of the banner, or but for output as comments of settings.txt. */
 void   log_describe(FILE *file, const RunInfo *run, int as_comments);
 double log_seconds(const Log *log);       /* since the run began */

@@ -22,7 +22,6 @@
     X(power_w,       "%.1f", positive(s->health.power_w)) \
     X(clock_mhz,     "%.0f", positive(s->health.clock_mhz))
 #define LOG_PLACE(name, format, value) LOG_##name,
-#define LOG_NAME(name, format, value)  #name,
 enum { LOG_COLUMNS(LOG_PLACE) LOG_throttle, LOG_VALUES };
 
 /* Which cell of a file is LOG_step, LOG_loss, ..., from 0; -1 = none. Other names are left out. */

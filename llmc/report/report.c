@@ -120,14 +120,14 @@ static void hook(void) {
     fail_hook = end_with_error;
 }
 
-void report_open(Report *report, const char *out, const RunInfo *run, const ResumeInfo *resume) {
+void report_open(Report *report, const RunInfo *run, const ResumeInfo *resume) {
     double peak = run->device->peak_flops[run->config->dtype];
-    *report = (Report){ .total = run->steps, .log_every = run->log_every, .out = out,
+    *report = (Report){ .total = run->steps, .log_every = run->log_every, .out = run->out,
                         .last.step = resume ? resume->step : 0, .is_logged = 1, .is_printed = 1,
                         .mfu_per_speed = peak > 0 ? gpt_flops_per_token(run->config) / (peak * comm_size) : NAN };
     signal(SIGPIPE, SIG_IGN);
     device_health();         /* the first call takes longer: not in the time of the first step */
-    if (out) log_open(&report->log, out, run, resume);
+    if (run->out) log_open(&report->log, run, resume);
     flush_files(report, 0);
     update_page(report);
     open_report = report;

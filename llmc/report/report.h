@@ -35,10 +35,10 @@ const char *loss_text(double loss, double targets_per_byte, char text[192]);
 /* A line each: version, output unless that is NULL, device, model, data, memory. */
 void report_banner(const RunInfo *run);
 
-/* out: the directory of report.html and the files of log_open, which describes resume; NULL = no files. SIGPIPE is
-   ignored from here on: a reader of stdout such as head may exit. Until report_close, fail() also writes the event
-   "end". The functions below accept a Report of zeros, too, which has no files. */
-void report_open(Report *report, const char *out, const RunInfo *run, const ResumeInfo *resume);
+/* Opens the files of log_open, which describes resume, if run->out is set. SIGPIPE is ignored from here on: a reader of
+   stdout such as head may exit. Until report_close, fail() also writes the event "end". The functions below accept a
+   Report of zeros, too, which has no files. */
+void report_open(Report *report, const RunInfo *run, const ResumeInfo *resume);
 
 /* To be called while the device computes: writes the rows so far, and the page when it is due; asks for temperature,
    power and clock, for the next row, at most once a second (a query takes up to a millisecond). */

@@ -441,9 +441,9 @@ static void read_prompt(const char *bytes, size_t size) {
 
 static void open_log(void *dir) {
     Log log;
-    RunInfo run = { .version = "0", .command = "train_gpt", .device = &(DeviceInfo){0},
+    RunInfo run = { .version = "0", .command = "train_gpt", .out = dir, .device = &(DeviceInfo){0},
                     .config = &(GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 8, .V = 8 }, .options = &(Option){0} };
-    log_open(&log, dir, &run, &(ResumeInfo){ .step = 100, .val_loss = 1.5 });
+    log_open(&log, &run, &(ResumeInfo){ .step = 100, .val_loss = 1.5 });
     log_step(&log, &(StepReport){ .step = 101 });
     log_file_close(&log.csv);
     log_file_close(&log.jsonl);

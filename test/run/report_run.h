@@ -54,7 +54,8 @@ static inline void open_run(Report *report, const Run *run) {
     RunInfo info = info_of(run->command);
     if (run->keep == -1) unlink(log_path), unlink(events_path);
     resume.step = run->keep;
-    report_open(report, run->command ? out : NULL, &info, run->keep < 0 ? NULL : &resume);
+    info.out = run->command ? out : NULL;
+    report_open(report, &info, run->keep < 0 ? NULL : &resume);
 }
 
 static inline void run_steps(void *argument) {
