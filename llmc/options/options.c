@@ -147,17 +147,15 @@ static int within(int edits, const char *a, const char *b) {
    than 4, or the only one that begins so. A name of 1 or 2 characters could mean anything. */
 static const Option *similar_option(const Option *table, const char *name) {
     const size_t length = strlen(name);
-    const Option *found = NULL;
-    int best = 4, count = 0;            /* 1 and 2: edits, 3: a beginning, 4: nothing alike */
-    for (const Option *o = table; !at_end(o) && length >= 3; o++) {
-        if (!o->name) continue;
-        const int is_long = length > 4 && strlen(o->name) > 4;
-        const int rank = within(1, name, o->name) ? 1 : is_long && within(2, name, o->name) ? 2
-                       : !strncmp(name, o->name, length) ? 3 : 4;
-        count = rank < best ? 1 : count + (rank == best);
-        if (rank < best) found = o, best = rank;
-    }
-    return best < 3 || count == 1 ? found : NULL;
+    const Option *begins = NULL;
+    int count = 0;
+    for (int edits = 1; edits <= 2 && length >= 3; edits++)
+        for (const Option *o = table; !at_end(o); o++)
+            if (o->name && (edits == 1 || (length > 4 && strlen(o->name) > 4)) && within(edits, name, o->name))
+                return o;
+    for (const Option *o = table; !at_end(o) && length >= 3; o++)
+        if (o->name && !strncmp(name, o->name, length)) begins = o, count++;
+    return count == 1 ? begins : NULL;
 }
 
 /* ---- the command line and --config: names and values as they are typed */
@@ -279,11 +277,9 @@ void options_parse(Option *table, const char *positional, int argc, char **argv)
         const char *word = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL, *equals = strchr(word, '=');
         const int is_word = *word != '-';
         if (is_word && *t.answer) continue;
-        REQUIRE(!is_word || positional, "'%.100s': unexpected; options begin with --, a flag takes no value, and a "
-                "value of several words needs quotes (--help lists the options)", word);
-        REQUIRE(!is_word || !options_find(table, positional)->given, "--%s: given twice, the second time as '%.100s'; "
-                "a word without dashes is --%s; a pattern that the shell must not expand needs quotes, 'dir/*.bin', "
-                "and so does a value of several words", positional, word, positional);
+        REQUIRE(!is_word || (positional && !options_find(table, positional)->given), "'%.100s': unexpected; options "
+                "begin with --, a flag takes no value; a value of several words needs quotes, and so does a pattern "
+                "that the shell must not expand, 'dir/*.bin' (--help lists the options)", word);
         set_name(&t, is_word ? "--" : "", is_word ? positional : strcmp(word, "-h") ? word : "--help");
         const Option *option = options_find(table, t.name);
         const int is_flag = option && option->type == OPTION_FLAG;

@@ -104,14 +104,12 @@ char *settings_signature(const Option *table) {
 
 void settings_check(const Settings *s) {
     REQUIRE(!s->eval || !s->sample, "--eval and --sample: want one of them");
-    REQUIRE(!(s->eval || s->sample) || !(s->resume || s->init),
-            "--eval and --sample do not train: want no --resume and no --init");
+    REQUIRE(!(s->eval || s->sample) || !(s->resume || s->init || strcmp(s->gpus, "1")),
+            "--eval and --sample do not train, and use one GPU: want no --resume, --init, --gpus");
     REQUIRE(s->sample || (s->num_samples == 1 && !s->interactive && strcmp(s->prompt, "-")),
             "--num-samples, --interactive and --prompt -: want --sample CHECKPOINT");
-    REQUIRE(!s->interactive || s->num_samples == 1, "--interactive with --num-samples %lld: want 1",
-            (long long)s->num_samples);
-    REQUIRE(!s->interactive || strcmp(s->prompt, "-"), "--interactive reads from stdin: want no --prompt -");
-    REQUIRE(!(s->eval || s->sample) || !strcmp(s->gpus, "1"), "--eval and --sample use one GPU: want no --gpus");
+    REQUIRE(!s->interactive || (s->num_samples == 1 && strcmp(s->prompt, "-")),
+            "--interactive reads from stdin, and writes one sample: want no --prompt - and no --num-samples");
     REQUIRE(!s->task || s->eval, "--task %s: want --eval CHECKPOINT, the model", s->task);
     REQUIRE(!s->task || s->data || s->val_data, "--task %s: want a file of items, too: --eval %s --task %s FILE",
             s->task, s->eval, s->task);

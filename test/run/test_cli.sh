@@ -357,7 +357,7 @@ is "it says so once" "$(grep -ac 'longer than the context of' "$dir/expect.out")
 printf 'a\000b' > "$dir/zero"
 refuse_each <<END
 want --sample | $small --prompt -
---interactive with --num-samples 2 | --sample $dir/a-flash-f32 --interactive --num-samples 2
+--interactive reads from stdin, and writes one sample | --sample $dir/a-flash-f32 --interactive --num-samples 2
 END
 refuses "a zero byte at position 1" "$gpt" --sample "$dir/a-flash-f32" --prompt - < "$dir/zero"
 head -c 16777217 /dev/zero | tr '\000' x > "$dir/endless"

@@ -93,10 +93,10 @@ static CommandLine bad[] = {
     { "--old_rate: this option is gone; use --learning-rate", { "--old_rate=0.2" } },
     { "--older-rate: this option is gone; use --learning-rate", { "--older-rate" } },
     /* words */
-    { "--data: given twice, the second time as 'b.bin'; a word without dashes is --data; a pattern that the shell must "
-      "not expand needs quotes, 'dir/*.bin', and so does a value of several words", { "a.bin", "b.bin" } },
-    { "--data: given twice, the second time as 'b.bin'; a word", { "--data", "a.bin", "b.bin", "c.bin" } },
-    { "--data: given twice, the second time as 'a time'", { "--prompt", "once", "upon", "a time" } },
+    { "'b.bin': unexpected; options begin with --, a flag takes no value; a value of several words needs quotes, and "
+      "so does a pattern that the shell must not expand, 'dir/*.bin' (--help", { "a.bin", "b.bin" } },
+    { "'b.bin': unexpected; options begin with --", { "--data", "a.bin", "b.bin", "c.bin" } },
+    { "'a time': unexpected; options begin with --", { "--prompt", "once", "upon", "a time" } },
     { "--data: want a value, got ''", { "" } },
     { "--resume true: want yes|no, or the flag alone", { "--resume", "true" } },
     /* missing and empty values */

@@ -101,7 +101,7 @@ static void one_word_is_the_data(void) {
     Case missing = { .word = { "book.txt", "--prompt" } };
     expect_fails("--prompt: want a value, got nothing", parse, &missing);
     Case twice = { .word = { "a.bin", "b.bin" } };
-    expect_fails("--data: given twice, the second time as 'b.bin'", parse, &twice);
+    expect_fails("'b.bin': unexpected; options begin with --", parse, &twice);
     parse(&(Case){ .text = "data = a\n", .word = { "--sample", "runs/book" } });
     EXPECT(s.data && s.sample, "a file may have what --sample does not read");
 }
