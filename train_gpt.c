@@ -77,7 +77,7 @@ static void prepare_run(Run *run) {
     batch_choose(s, &run->config, TRAIN);
     run->step.sequences = update_sequences(s, run->config.T, run->resume.checkpoint != NULL);
     run->schedule = schedule_of(s, run->options);
-    if (run->resume.checkpoint) resume_require_same_data(&run->resume, &run->corpus, run->options, !s->out);
+    if (run->resume.checkpoint) resume_check_data(&run->resume, &run->corpus, run->options, !s->out);
 }
 
 static void print_banner(Run *run) {
@@ -116,7 +116,6 @@ static void create_model(Run *run) {
     if (run->resume.checkpoint) {
         resume_load(&run->resume, &run->gpt, &run->optimizer);
         print_line(stdout, "resumed from %s", run->resume.checkpoint);
-        resume_check_best(&run->resume, &run->corpus, run->options);
         run->state = run->resume.state;
         ranks_copy_from_first(&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */
     } else {

@@ -24,15 +24,15 @@ except ImportError as error:
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
-# shard: max_shard_size. bare: GPT2Model: names without "transformer.", no head. no_config: no config.json; the reader
-# assumes heads of 64 channels. Vocabularies are odd: in memory they are padded to multiples of 64.
+# shard: max_shard_size. bare: GPT2Model: names without "transformer.", no head. Vocabularies are
+# odd: in memory they are padded to multiples of 64.
 MODELS = {
     "f32":          dict(L=2, NH=2, C=16, V=65, dtype=torch.float32),
     "f16-bare":     dict(L=2, NH=4, C=16, V=37, dtype=torch.float16, bare=True),
     "bf16-shards":  dict(L=2, NH=2, C=16, V=101, dtype=torch.bfloat16, shard="6KB"),
     "untied":       dict(L=2, NH=2, C=16, V=67, dtype=torch.float32, untied=True),
     "untied-f16-shards": dict(L=1, NH=1, C=16, V=50, dtype=torch.float16, untied=True, shard="4KB"),
-    "no-config":    dict(L=1, NH=1, C=64, V=3, dtype=torch.bfloat16, bare=True, no_config=True),
+    "bf16-bare":    dict(L=1, NH=1, C=64, V=3, dtype=torch.bfloat16, bare=True),
 }
 B, T, CONTEXT = 2, 9, 12
 
@@ -45,7 +45,7 @@ def draw(model, C):
             p.data += 1.0
 
 
-def make(directory, seed, L, NH, C, V, dtype, shard="1GB", untied=False, bare=False, no_config=False):
+def make(directory, seed, L, NH, C, V, dtype, shard="1GB", untied=False, bare=False):
     torch.manual_seed(seed)
     config = transformers.GPT2Config(
         vocab_size=V, n_positions=CONTEXT, n_embd=C, n_layer=L, n_head=NH, resid_pdrop=0.0, embd_pdrop=0.0,
@@ -70,8 +70,6 @@ def make(directory, seed, L, NH, C, V, dtype, shard="1GB", untied=False, bare=Fa
     for name, p in exact.named_parameters():
         if name in ("transformer.wte.weight", "lm_head.weight"):
             tensors["grad." + name] = p.grad.float()
-    if no_config:
-        os.remove(f"{directory}/config.json")
     for file in os.listdir(directory):
         os.chmod(os.path.join(directory, file), 0o644)
     save_file(tensors, f"{directory}.expected.safetensors",

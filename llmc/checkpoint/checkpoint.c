@@ -103,43 +103,31 @@ static int is_same(const Json *a, const Json *b) {
                                                          : !strcmp(text, json_text(b)));
 }
 
-/* Checks config.json against the sizes of the tensors, and reads the number of heads and whether the head is tied. */
-static void read_config(GPTConfig *c, const char *path) {
-    char *text = config_text(c, TOKENIZER_IDS), wanted[64];
-    Json *json = json_open(path), *tensors = json_parse(text, strlen(text), path);
+static void check_sizes(void *config) { gpt_check(config); }
+
+GPTConfig checkpoint_config(const char *checkpoint) {
+    const Path path = path_of(checkpoint, CONFIG);
+    GPTConfig c = weights_config(model_path(checkpoint).text);
+    char *text = config_text(&c, TOKENIZER_IDS), wanted[64], why[FAIL_LENGTH];
+    Json *json = json_open(path.text), *tensors = json_parse(text, strlen(text), CONFIG);
     const Json *want = tensors->child;
     for (int i = 0; i < REQUIRED + OPTIONAL; i++, want = want->next) {
         const Json *got = i < REQUIRED ? json_member(json, want->key, want->type) : json_find(json, want->key);
         snprintf(wanted, sizeof wanted, "%s%s", json_text(want), i && i < REQUIRED ? " as in the tensors" : "");
         if (got && !is_same(got, want)) json_refuse(got, wanted);
     }
-    c->NH = (int)json_integer(json_member(json, "n_head", JSON_ANY), 1, c->C);
+    c.NH = (int)json_integer(json_member(json, "n_head", JSON_ANY), 1, c.C);
     const Json *inner = json_find(json, "n_inner"), *tie = json_find(json, "tie_word_embeddings");
-    if (inner && inner->type != JSON_NULL) json_integer(inner, 4 * c->C, 4 * c->C);
+    if (inner && inner->type != JSON_NULL) json_integer(inner, 4 * c.C, 4 * c.C);
     if (tie && tie->type != JSON_TRUE && tie->type != JSON_FALSE) json_refuse(tie, "true or false");
-    if (c->untied && (!tie || tie->type == JSON_TRUE))
-        print_line(stdout, "%s: ties the head, but lm_head.weight differs from wte: the head is trained untied", path);
-    c->untied |= tie && tie->type == JSON_FALSE;
+    if (c.untied && (!tie || tie->type == JSON_TRUE))
+        print_line(stdout, "%s: ties the head, but lm_head.weight differs from wte: the head is trained untied",
+                   path.text);
+    c.untied |= tie && tie->type == JSON_FALSE;
+    c.save_dtype = F32;
     json_free(tensors);
     json_free(json);
     free(text);
-}
-
-static void check_sizes(void *config) { gpt_check(config); }
-
-GPTConfig checkpoint_config(const char *checkpoint) {
-    const Path path = path_of(checkpoint, CONFIG);
-    GPTConfig c = weights_config(model_path(checkpoint).text);
-    char why[FAIL_LENGTH];
-    c.save_dtype = F32;
-    if (file_exists(path.text)) {
-        read_config(&c, path.text);
-    } else {
-        REQUIRE(c.C % 64 == 0, "%s: missing: want it for %d channels, which heads of 64 do not divide", path.text, c.C);
-        c.NH = c.C / 64;
-        print_line(stdout, "%s: missing: %d layers, %d channels, context %d, vocabulary %d by the tensors; %d heads "
-                   "of 64 channels as GPT-2's", path.text, c.L, c.C, c.T, c.V, c.NH);
-    }
     if (fails(check_sizes, &c, why)) fail("%s: %s", path.text, why);
     return c;
 }

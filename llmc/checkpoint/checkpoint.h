@@ -19,7 +19,7 @@
 #include "../train/spike_detector.h"
 #include "weights.h"
 
-/* Everything a resume needs besides weights and moments. */
+/* What a resume needs besides weights and moments. */
 typedef struct {
     int64_t       step;             /* steps done, applied or not */
     uint64_t      sequences_seen;   /* position in the data order */
@@ -64,9 +64,8 @@ const char *checkpoint_missing_file(const char *dir, int to_resume);   /* the fi
 /* Fails if a file differs from its checksum; called before a load. optimizer.safetensors is read only to_resume. */
 void checkpoint_verify(const char *checkpoint, int to_resume);
 
-/* weights_config, with which config.json must agree, and the number of heads of config.json; without that file, heads
-   of 64 channels, and prints so. A head that differs from wte is untied, whatever config.json says; prints so.
-   save_dtype is F32. */
+/* weights_config, with which config.json must agree, and the number of heads of config.json. A head that differs
+   from wte is untied, whatever config.json says; prints so. save_dtype is F32. */
 GPTConfig checkpoint_config(const char *checkpoint);
 
 /* The tokenizer that the model was trained with. A model of another program: bytes if V is 256, else the BPE of its

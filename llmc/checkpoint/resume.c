@@ -115,33 +115,31 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     return r;
 }
 
-void resume_require_same_data(const Resume *r, const Corpus *corpus, Option *table, int is_default_out) {
+void resume_check_data(Resume *r, const Corpus *corpus, Option *table, int is_default_out) {
     const Json *settings = json_find(r->json, "settings");
     const char *data = json_string(settings, "data"), *val_data = json_string(settings, "val-data");
     const char *train = json_string(r->json, "train"), *val = json_string(r->json, "val");
     const int are_bytes = tokens_are_bytes(corpus->train), is_renamed = is_changed(r->json, table, "data");
-    const int is_same_train = data_is(corpus->train, train);
+    const int is_train = data_is(corpus->train, train), is_val = data_is(corpus->val, val);
     REQUIRE(are_bytes == !strcmp(json_string(r->json, "tokenizer"), "bytes"), "--data: this is %s, the model %s was "
             "trained on %s", are_bytes ? "a text" : "token shards", r->checkpoint, are_bytes ? "token ids" : "bytes");
-    REQUIRE(!is_default_out || !is_renamed || is_same_train, "--resume: %s is of a run on other data, %s; want "
-            "--resume DIR, or --out DIR as well to change the data", r->checkpoint, data);
-    if (is_renamed || is_changed(r->json, table, "val-data") || is_changed(r->json, table, "val-fraction")) return;
-    const int is_same = is_same_train && data_is(corpus->val, val), is_val = is_same_train && *val_data;
-    REQUIRE(is_same, "--%s %s has changed since %s was made: it is %s, was %s; restore it, or give other data by "
-            "another name", is_val ? "val-data" : "data", is_val ? val_data : data, r->checkpoint,
-            data_id(is_same_train ? corpus->val : corpus->train).text, is_same_train ? val : train);
-    if (strstr(train, "fingerprint"))
-        print_line(stdout, "%s: of an earlier version; of the data its length is compared, not its content",
-                   r->checkpoint);
-}
-
-void resume_check_best(Resume *r, const Corpus *corpus, Option *table) {
+    REQUIRE(!is_default_out || !is_renamed || is_train, "--resume: %s is of a run on other data, %s; want --resume "
+            "DIR, or --out DIR as well to change the data", r->checkpoint, data);
+    if (!is_renamed && !is_changed(r->json, table, "val-data") && !is_changed(r->json, table, "val-fraction")) {
+        const int blames_val = is_train && *val_data;
+        REQUIRE(is_train && is_val, "--%s %s has changed since %s was made: it is %s, was %s; restore it, or give "
+                "other data by another name", blames_val ? "val-data" : "data", blames_val ? val_data : data,
+                r->checkpoint, data_id(is_train ? corpus->val : corpus->train).text, is_train ? val : train);
+        if (strstr(train, "fingerprint"))
+            print_line(stdout, "%s: of an earlier version; of the data its length is compared, not its content",
+                       r->checkpoint);
+    }
     const int64_t step = r->state.val.best.step;
     const Path out = file_parent(r->checkpoint), best = run_dir_checkpoint(&(RunDir){ .path = out.text }, step);
-    const int is_other = !data_is(corpus->val, json_string(r->json, "val")) || is_changed(r->json, table, "val-tokens");
+    const int is_other = !is_val || is_changed(r->json, table, "val-tokens");
     if (!step || (!is_other && !checkpoint_missing_file(best.text, 1))) return;
-    printf("the best so far, step %lld, does not count: %s\n", (long long)step,
-           is_other ? "it was validated on other data" : "its checkpoint is gone");
+    print_line(stdout, "the best so far, step %lld, does not count: %s", (long long)step,
+               is_other ? "it was validated on other data" : "its checkpoint is gone");
     r->state.val = (ValHistory){0};
 }
 

@@ -1,7 +1,6 @@
 /* resume.h - --resume: finds a checkpoint, adopts its options, and loads it. */
 #ifndef LLMC_RESUME_H
 #define LLMC_RESUME_H
-#include "../tokens/dataloader.h"
 #include "../options/settings.h"
 #include "checkpoint.h"
 #include "run_dir.h"
@@ -24,12 +23,9 @@ char *resume_adopt_options(Option *table, const Json *json);
 
 /* Fails if a model of bytes gets token ids or reversed, and if the data differ although the options that name them
    (data, val-data, val-fraction) are the checkpoint's. is_default_out: the run was found by the name of the data, which
-   another file may share: fails if the data differ. */
-void resume_require_same_data(const Resume *resume, const Corpus *corpus, Option *table, int is_default_out);
-
-/* Clears the history of validations, and prints that, if its best checkpoint is gone, or if its losses are not
-   comparable because of other data or another --val-tokens. */
-void resume_check_best(Resume *resume, const Corpus *corpus, Option *table);
+   another file may share: fails if the data differ. Clears the history of validations, and prints that, if its best
+   checkpoint is gone, or validation data or --val-tokens are others. */
+void resume_check_data(Resume *resume, const Corpus *corpus, Option *table, int is_default_out);
 
 /* Loads weights and moments. Fails on an inconsistent state, and on ranks with other files. */
 void resume_load(const Resume *resume, GPT *model, Optimizer *optimizer);
