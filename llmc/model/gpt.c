@@ -169,6 +169,18 @@ void gpt_loss(GPT *m) {
     head_loss(a->losses, ABSENT, ABSENT, a->lnf, lm_head, a->targets, m->config.V, 0.0f, OVERWRITE, f32_logits(a));
 }
 
+void gpt_loss_of(GPT *m, const TokenRange *range, int ranges) {
+    const Acts *a = &m->acts;
+    int64_t count = 0;
+    for (int i = 0; i < ranges; count += range[i++].count) {
+        const Tensor from = tensor_row_range(a->lnf, range[i].first, range[i].count);
+        device_copy(tensor_row_range(a->res, count, range[i].count).data, from.data, tensor_bytes(from));
+    }
+    const Tensor x = tensor_of(a->res.data, a->res.dtype, 3, 1, count, m->config.C);
+    head_loss(tensor_of(a->losses.data, F32, 2, 1, count), ABSENT, ABSENT, x, m->params.lm_head,
+              tensor_of(a->targets.data, I32, 2, 1, count), m->config.V, 0.0f, OVERWRITE, f32_logits(a));
+}
+
 /* Recomputes, by the same ops, what the backward pass of the MLP reads and the forward pass did not keep. */
 static void recompute_mlp(GPT *m, int l) {
     BlockParams *w = &m->params.block[l];

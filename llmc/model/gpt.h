@@ -16,6 +16,11 @@ void gpt_load_sequence(GPT *m, const uint64_t *first);
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */
 void gpt_loss(GPT *m);                                     /* lnf, targets -> losses, from f32 logits */
 
+/* The same for some tokens only, range after range: their targets and losses are the first elements. Token t of
+   sequence b is b T + t. Once after each gpt_forward, without gpt_backward: takes the memory of res. */
+typedef struct { int64_t first, count; } TokenRange;
+void gpt_loss_of(GPT *m, const TokenRange *range, int ranges);
+
 /* lnf, targets -> losses, from logits in config.dtype, and all gradients of dloss * sum(losses), written or added.
    ready, NULL = none, is called when the last operation on the gradients of a group has been issued, so that their
    reduction can overlap the rest of the pass: L, L-1, ..., 0, FIRST_GROUP. Once after each gpt_forward: gradients

@@ -27,26 +27,18 @@ static Path cache_path(void) {
     return path_of(path_of(has_cache ? cache : home, has_cache ? "train_gpt" : ".cache/train_gpt").text, name);
 }
 
-static void load(void *unused) {
-    (void)unused;
+/* Reads the cache; saves: and writes it with this process' choices, so that those of others since the start are kept.
+   If two processes write at the same time, one's choices are lost, and a later run measures them again. */
+static void exchange(void *saves) {
     autotune_set_cache("");
-    char *text = autotune_read(cache_path().text);
-    autotune_set_cache(text);
-    free(text);
-}
-
-void autotune_cache_load(void) {
-    char ignored[FAIL_LENGTH];
-    fails(load, NULL, ignored);
-}
-
-/* Keeps choices that other processes have written since the start. If two processes write at the same time, one's
-   choices are lost, and a later run measures them again. */
-static void save(void *unused) {
-    (void)unused;
     const Path path = cache_path();
+    if (!saves || file_exists(path.text)) {
+        char *text = autotune_read(path.text);
+        autotune_set_cache(text);
+        free(text);
+    }
+    if (!saves) return;
     directory_make(file_parent(path.text).text);
-    autotune_cache_load();
     char *partial = format_string("%s.%d", path.text, (int)getpid());
     FILE *file = file_try_create(partial);       /* not synced: a file cut short by a power failure is ignored */
     const int written = file && fputs(autotune_cache(), file) >= 0;
@@ -54,9 +46,10 @@ static void save(void *unused) {
     free(partial);
 }
 
+void autotune_cache_load(void) { fails(exchange, NULL, (char[FAIL_LENGTH]){0}); }
+
 void autotune_cache_save(void) {
-    char ignored[FAIL_LENGTH];
-    if (!comm_rank && *autotune_text()) fails(save, NULL, ignored);
+    if (!comm_rank && *autotune_text()) fails(exchange, "", (char[FAIL_LENGTH]){0});
 }
 
 void autotune_agree(void) {

@@ -176,34 +176,41 @@ static int is_likeliest(GPT *model, int64_t token, int32_t target, float loss, f
     return 1;
 }
 
-/* Scores rows of at most T tokens as one batch. */
+/* Scores rows of at most T tokens as one batch. The head, the larger part of a small model, computes only the tokens
+   that precede a target: 40 items with a vocabulary of 50257 take a d4 on the CPU 8.4 s instead of 22.8. */
 static void score_batch(const Task *task, GPT *model, TaskRow *const *rows, int count, int T) {
     const size_t tokens = (size_t)count * (size_t)T;
     int32_t *inputs = host_alloc(2 * tokens * sizeof *inputs, "a batch"), *targets = inputs + tokens;
     float *losses = host_alloc((tokens + (size_t)model->config.V) * sizeof *losses, "the losses of a batch");
-    memset(targets, -1, tokens * sizeof *targets);              /* ignored */
+    TokenRange *range = host_alloc((size_t)count * sizeof *range, "the targets of a batch");
+    size_t scored = 0;
+    memset(targets, -1, tokens * sizeof *targets);
     for (int b = 0; b < count; b++) {
         const TaskRow *row = rows[b];
         const int context = row->count - row->targets;
         memcpy(inputs + b * T, row->token, (size_t)row->count * sizeof *inputs);
-        memcpy(targets + b * T + context, row->token + context + 1, (size_t)row->targets * sizeof *targets);
+        memcpy(targets + scored, row->token + context + 1, (size_t)row->targets * sizeof *targets);
+        range[b] = (TokenRange){ b * T + context, row->targets };
+        scored += (size_t)row->targets;
     }
     gpt_set_batch(model, count, T);
     gpt_load(model, inputs, targets);
     gpt_forward(model);
-    gpt_loss(model);
-    device_download(losses, model->acts.losses.data, tokens * sizeof *losses);
-    for (int b = 0; b < count; b++) {
+    gpt_loss_of(model, range, count);
+    device_download(losses, model->acts.losses.data, scored * sizeof *losses);
+    for (int b = 0, i = 0; b < count; b++) {
         TaskRow *row = rows[b];
         row->log_probability = 0;
         row->is_greedy = is_lambada(task);
-        for (int i = b * T + row->count - row->targets; i < b * T + row->count; i++) {
+        for (int t = 0; t < row->targets; t++, i++) {
             row->log_probability -= losses[i];
-            row->is_greedy = row->is_greedy && is_likeliest(model, i, targets[i], losses[i], losses + tokens);
+            row->is_greedy = row->is_greedy &&
+                             is_likeliest(model, range[b].first + t, targets[i], losses[i], losses + tokens);
         }
         REQUIRE(isfinite(row->log_probability), "%s: a log-probability is %g: the weights are finite, but the "
                 "activations overflow", task->path, row->log_probability);
     }
+    free(range);
     free(losses);
     free(inputs);
 }
