@@ -152,36 +152,16 @@ void check_sample_tokens(Tensor tokens, Tensor logits, Tensor uniform, int V) {
     check_vocabulary(op, V, logits.dim[1]);
 }
 
-void check_adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad) {
-    const char *op = "adamw";
+void check_update(const char *op, Tensor param, Tensor param_bf16, Tensor m, Tensor grad, int64_t rows) {
     check_float(op, "param", param, 1);
-    int64_t count = tensor_columns(param);
-    check_tensor(op, "param", param, F32, 1, count);
-    check_tensor(op, "m", m, F32, 1, count);
-    check_tensor(op, "v", v, F32, 1, tensor_columns(v) < count ? tensor_columns(v) : count);
-    check_tensor(op, "grad", grad, F32, 1, count);
-    if (param_bf16.data) check_tensor(op, "param_bf16", param_bf16, BF16, 1, count);
-}
-
-void check_muon_momentum(Tensor update, Tensor m, Tensor grad, DType dtype) {
-    const int64_t count = tensor_columns(m);
-    check_tensor("muon", "m", m, F32, 1, count);
-    check_tensor("muon", "grad", grad, F32, 1, count);
-    check_tensor("muon", "update", update, dtype, 1, count);
-}
-
-void check_muon_orthogonalize(Tensor x, int count, int64_t stride, DType dtype) {
-    check_tensor("muon", "x", x, dtype, 2, x.dim[0], x.dim[1]);
-    check_packed("muon", "x", x);
-    REQUIRE(count >= 1 && stride >= tensor_count(x), "muon: %d matrices of %lld elements, %lld apart", count,
-            (long long)tensor_count(x), (long long)stride);
-}
-
-void check_muon_apply(Tensor param, Tensor param_bf16, Tensor update, DType dtype) {
-    const int64_t count = tensor_columns(param);
-    check_tensor("muon", "param", param, F32, 1, count);
-    check_tensor("muon", "update", update, dtype, 1, count);
-    if (param_bf16.data) check_tensor("muon", "param_bf16", param_bf16, BF16, 1, count);
+    const int64_t columns = tensor_columns(param);
+    check_like(op, "param", param, F32, param, columns);
+    check_like(op, "m", m, F32, param, columns);
+    check_like(op, "grad", grad, F32, param, columns);
+    if (param_bf16.data) check_like(op, "param_bf16", param_bf16, BF16, param, columns);
+    if (param_bf16.data) check_float(op, "param_bf16", param_bf16, 1);
+    REQUIRE(rows >= 1 && columns % rows == 0, "%s: %lld elements, want a multiple of %lld rows", op, (long long)columns,
+            (long long)rows);
 }
 
 void check_convert(const char *op, Tensor to, Tensor from) {

@@ -26,7 +26,6 @@ typedef struct {
     int64_t first, count;               /* elements */
     int64_t v_shift;                    /* element i has its second moment at v[i - v_shift] */
     int32_t decay;                      /* whether weight decay applies */
-    float   scale;                      /* factor of Muon's update (muon.h); 0: AdamW updates the row */
 } UpdateRow;
 
 /* stats->loss += scale * sum(losses) */
@@ -38,16 +37,15 @@ void gradient_square_sum(StepStats *stats, Tensor grads);
 /* From loss and square_sum: norm, clip and apply. Ranks reduce both sums before. */
 void update_decide(StepStats *stats);
 
-/* In the rows without a scale, where stats->apply, in f32: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2
-   with g = clip * grad; param -= learning_rate (m/correction1 / (sqrt(v/correction2) + eps) + decay * weight_decay *
-   param). param, m, grad: flat F32 memory of one shape; v: F32, at most as long (v_shift). param_bf16: BF16 of the same
-   shape that gets param rounded (=), or absent. rows, stats: of the device. On a GPU first, count: multiples of 4. */
+/* In the rows, where stats->apply, in f32: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2 with g = clip *
+   grad; param -= learning_rate (m/correction1 / (sqrt(v/correction2) + eps) + decay * weight_decay * param). param, m,
+   grad: flat F32 memory of one shape; v: F32, at most as long (v_shift). param_bf16: BF16 of the same shape that gets
+   param rounded (=), or absent. rows, stats: device addresses. On a GPU first and count are multiples of 4. */
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepStats *stats);
 
 /* to = from, and to = sum + from, rounded to nearest even where to is narrower. F32 or BF16; sum F32, or BF16 where
-   both others are; it may be to. All packed with as many elements, or with as many rows and columns and any pitch;
-   empty ones: no work. */
+   both others are; it may be to. All packed with as many elements, or with as many rows and columns and any pitch. */
 void tensor_convert(Tensor to, Tensor from);
 void tensor_add    (Tensor to, Tensor sum, Tensor from);
 

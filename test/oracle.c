@@ -306,15 +306,8 @@ void oracle_adamw(double *param, double *m, double *v, const double *grad, int64
 
 /* ---- Muon */
 
-void oracle_muon_momentum(double *update, double *m, const double *grad, int64_t count, const StepStats *stats) {
-    for (int64_t i = 0; i < count; i++) {
-        m[i] = 0.95 * m[i] + stats->clip * grad[i];
-        update[i] = stats->clip * grad[i] + 0.95 * m[i];
-    }
-}
-
 /* (x x^T) x = x (x^T x): works on the transpose of a tall matrix. */
-void oracle_newton_schulz(double *x, int rows, int columns) {
+static void newton_schulz(double *x, int rows, int columns) {
     const int wide = rows <= columns, S = wide ? rows : columns, K = wide ? columns : rows;
     const double norm = oracle_norm(x, (int64_t)rows * columns) + 1e-7;
     double *y = malloc(sizeof *y * (size_t)(2 * S * K + 2 * S * S)), *next = y + S * K;
@@ -333,10 +326,16 @@ void oracle_newton_schulz(double *x, int rows, int columns) {
     free(y);
 }
 
-void oracle_muon_apply(double *param, const double *update, int64_t count, double scale, int decay,
-                       const StepStats *stats) {
-    for (int64_t i = 0; i < count; i++)
-        param[i] -= stats->learning_rate * (scale * update[i] + (decay ? stats->weight_decay * param[i] : 0));
+void oracle_muon(double *param, double *m, const double *grad, int rows, int columns, const StepStats *stats) {
+    double *x = malloc(sizeof *x * (size_t)(rows * columns));
+    for (int i = 0; i < rows * columns; i++) {
+        m[i] = 0.95 * m[i] + stats->clip * grad[i];
+        x[i] = written(stats->clip * grad[i] + 0.95 * m[i]);
+    }
+    newton_schulz(x, rows, columns);
+    for (int i = 0; i < rows * columns; i++)
+        param[i] -= stats->learning_rate * (0.2 * sqrt(fmax(rows, columns)) * x[i] + stats->weight_decay * param[i]);
+    free(x);
 }
 
 void oracle_reflect(double *x, const double *u, const double *v, int rows, int columns) {

@@ -68,11 +68,8 @@ double oracle_clip(double norm, double max_norm);      /* max_norm 0: never */
 void oracle_adamw(double *param, double *m, double *v, const double *grad, int64_t count, int decay,
                   const StepStats *stats);
 
-/* Muon by the formulas of its paper; oracle_newton_schulz with oracle_stores rounds every product to bf16. */
-void oracle_muon_momentum(double *update, double *m, const double *grad, int64_t count, const StepStats *stats);
-void oracle_newton_schulz(double *x, int rows, int columns);
-void oracle_muon_apply(double *param, const double *update, int64_t count, double scale, int decay,
-                       const StepStats *stats);
+/* Muon by the formulas of its paper, for a matrix; with oracle_stores every product is rounded to bf16. */
+void oracle_muon(double *param, double *m, const double *grad, int rows, int columns, const StepStats *stats);
 
 /* x = H(u) x H(v) with the reflections H(u) = 1 - 2 u u^T / (u^T u): keeps the singular values; its own inverse. */
 void oracle_reflect(double *x, const double *u, const double *v, int rows, int columns);

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 #include "../check_ops.h"
-#include "../device.h"
 #include "../profile.h"
 
 /* Sums are made of blocks of SUM_BLOCK elements: partial sums in double, then added in order. A thread updates
@@ -24,18 +23,13 @@ void gradient_square_sum(StepStats *stats, Tensor grads) {
     const float *g = grads.data;
     int64_t count = tensor_count(grads), blocks = (count + SUM_BLOCK - 1) / SUM_BLOCK;
     double total = 0;
-    enum { WAVE = 64 };                         /* blocks at a time; their sums are added in order */
-    for (int64_t wave = 0; wave < blocks; wave += WAVE) {
-        double part[WAVE];
-        int64_t n = blocks - wave < WAVE ? blocks - wave : WAVE;
-        #pragma omp parallel for schedule(static)
-        for (int64_t b = 0; b < n; b++) {
-            int64_t first = (wave + b) * SUM_BLOCK, last = first + SUM_BLOCK < count ? first + SUM_BLOCK : count;
-            double lane[8] = {0};
-            for (int64_t i = first; i < last; i++) lane[i % 8] += (double)g[i] * g[i];
-            part[b] = ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
-        }
-        for (int64_t b = 0; b < n; b++) total += part[b];
+    #pragma omp parallel for ordered schedule(static, 1)
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t first = b * SUM_BLOCK, last = first + SUM_BLOCK < count ? first + SUM_BLOCK : count;
+        double lane[8] = {0};
+        for (int64_t i = first; i < last; i++) lane[i % 8] += (double)g[i] * g[i];
+        #pragma omp ordered
+        total += ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
     }
     stats->square_sum += total;
     op_end();
@@ -55,10 +49,10 @@ void update_decide(StepStats *stats) {
 
 void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_tensor, Tensor grad,
                   const UpdateRow *rows, int row_count, const StepStats *stats) {
-    check_adamw_update(param, param_bf16, m_tensor, v_tensor, grad);
-    REQUIRE(!param_bf16.data, "adamw: param_bf16 is present: %s", device_refuse_dtype(BF16));
+    check_update("adamw", param, param_bf16, m_tensor, grad, 1);
+    check_like("adamw", "v", v_tensor, F32, param, v_tensor.dim[0] < param.dim[0] ? v_tensor.dim[0] : param.dim[0]);
     if (!stats->apply) return;
-    op_begin("adamw", op_bytes(8, param, param, m_tensor, m_tensor, v_tensor, v_tensor, grad, param_bf16), 0);
+    op_begin("adamw", op_bytes(7, param, param, m_tensor, m_tensor, v_tensor, v_tensor, grad), 0);
     float beta1 = stats->beta1, beta2 = stats->beta2, eps = stats->eps, clip = stats->clip;
     float step = stats->learning_rate / stats->correction1, rescale = 1.0f / sqrtf(stats->correction2);
     #pragma omp parallel
@@ -69,7 +63,7 @@ void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_ten
         const float *restrict g = (const float *)grad.data + rows[row].first;
         float decay = stats->learning_rate * (rows[row].decay ? stats->weight_decay : 0.0f);
         #pragma omp for schedule(static, UPDATE_BLOCK) nowait
-        for (int64_t i = 0; i < (rows[row].scale > 0 ? 0 : rows[row].count); i++) {
+        for (int64_t i = 0; i < rows[row].count; i++) {
             float gi = clip * g[i];
             m[i] = beta1 * m[i] + (1.0f - beta1) * gi;
             v[i] = beta2 * v[i] + (1.0f - beta2) * gi * gi;
@@ -80,9 +74,10 @@ void adamw_update(Tensor param, Tensor param_bf16, Tensor m_tensor, Tensor v_ten
 }
 
 /* sum without data: 0. The CPU computes in f32 only. Packed tensors are one row. */
-static void write_rows(Tensor to, Tensor sum, Tensor from) {
+static void write_rows(const char *op, Tensor to, Tensor sum, Tensor from) {
     const int packed = tensor_is_packed(to) && (!sum.data || tensor_is_packed(sum)) && tensor_is_packed(from);
     const int64_t rows = packed ? 1 : tensor_rows(from), columns = packed ? tensor_count(from) : tensor_columns(from);
+    op_begin(op, op_bytes(3, to, sum, from), 0);
     for (int64_t r = 0; r < rows; r++) {
         float *x = (float *)to.data + r * to.pitch;
         const float *y = (const float *)from.data + r * from.pitch;
@@ -90,20 +85,17 @@ static void write_rows(Tensor to, Tensor sum, Tensor from) {
         if (sum.data) for (int64_t c = 0; c < columns; c++) x[c] = z[c] + y[c];
         else          memcpy(x, y, sizeof *x * (size_t)columns);
     }
+    op_end();
 }
 
 void tensor_convert(Tensor to, Tensor from) {
     check_convert("convert", to, from);
-    op_begin("convert", op_bytes(2, to, from), 0);
-    write_rows(to, ABSENT, from);
-    op_end();
+    write_rows("convert", to, ABSENT, from);
 }
 
 void tensor_add(Tensor to, Tensor sum, Tensor from) {
     check_add(to, sum, from);
-    op_begin("add", op_bytes(3, to, sum, from), 0);
-    write_rows(to, sum, from);
-    op_end();
+    write_rows("add", to, sum, from);
 }
 
 TensorStats tensor_stats(Tensor t) {

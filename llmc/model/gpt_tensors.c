@@ -155,40 +155,48 @@ Tensor tensor_table_flat(const TensorTable *table, DType dtype) {
 
 #define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[4]){__VA_ARGS__}
 
-static void begin_group(Params *params, int group, DType dtype) {
+static void begin_group(Params *params, DType dtype) {
     const int64_t unit = 128 * comm_size, end = (int64_t)(params->table.bytes / dtype_bytes(dtype));
     const int64_t start = ceil_div(end, unit) * unit;
     params->table.bytes = (size_t)start * dtype_bytes(dtype);
-    params->group_start[group - FIRST_GROUP] = start;
+    params->group_start[params->groups++] = start;
 }
 
 static void params_layout(Params *params, const GPTConfig *config, DType dtype) {
     int64_t C = config->C, T = config->T, Vp = config->Vp;
+    const int blocks = config->optimizer == OPTIMIZER_MUON ? comm_size : 1;
+    size_t begin = 0;           /* of a block */
     char prefix[40] = "";
     *params = (Params){ .block = host_alloc((size_t)config->L * sizeof *params->block, "the table of blocks"),
-                        .group_start = host_alloc(((size_t)config->L + 3) * sizeof(int64_t), "the table of groups") };
+                        .group_start = host_alloc(((size_t)config->L + 3) * sizeof(int64_t), "the table of groups"),
+                        .group_blocks = blocks };
 #define ADD(member, name, shape, in_file, initial, decays, count) \
     add_entry(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
                      (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays, \
                                     .matrices = count, .watched = 1 });
     Params *p = params;         /* p: the struct that has the member */
+    begin_group(params, dtype);
     FIRST_PARAMS(ADD)
     for (int l = 0; l < config->L; l++) {
         BlockParams *p = &params->block[l];
         snprintf(prefix, sizeof prefix, "transformer.h.%d.", l);
-        begin_group(params, l, dtype);
+        if (l % blocks == 0) begin_group(params, dtype);
+        begin = params->table.bytes;
         BLOCK_PARAMS(ADD)
     }
     *prefix = '\0';
-    begin_group(params, config->L, dtype);
+    /* all slices of the last group have the size of a block */
+    params->table.bytes += (params->table.bytes - begin) * (size_t)((blocks - config->L % blocks) % blocks);
+    begin_group(params, dtype);
     LAST_PARAMS(ADD)
     if (config->untied) { HEAD_PARAMS(ADD) }
 #undef ADD
-    begin_group(params, config->L + 1, dtype);      /* the end */
+    begin_group(params, dtype);
+    params->groups--;           /* the last start is the end */
 }
 
-Tensor params_group(const Params *params, int group, DType dtype) {
-    const int64_t *start = params->group_start + group - FIRST_GROUP;
+Tensor params_group(const Params *params, int index, DType dtype) {
+    const int64_t *start = params->group_start + index;
     char *memory = params->table.memory;
     return tensor_of(memory + (size_t)start[0] * dtype_bytes(dtype), dtype, 1, start[1] - start[0]);
 }
@@ -212,27 +220,28 @@ void params_free(Params *params) {
     *params = (Params){0};
 }
 
-/* Elements of each kind of group; every block has as many. */
-typedef struct { int64_t first, block, last; } GroupSizes;
+/* Elements of each kind of group; all groups of blocks have as many. */
+typedef struct { int64_t first, blocks, last; int group_blocks; } GroupSizes;
 
 static GroupSizes group_sizes(GPTConfig config) {
     Params params;
     config.L = 1;
     params_layout(&params, &config, F32);
     const int64_t *start = params.group_start;
-    const GroupSizes sizes = { start[1], start[2] - start[1], start[3] - start[2] };
+    const GroupSizes sizes = { start[1], start[2] - start[1], start[3] - start[2], params.group_blocks };
     params_free(&params);
     return sizes;
 }
 
 size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
     const GroupSizes n = group_sizes(*config);
-    return (size_t)(n.first + config->L * n.block + n.last) * dtype_bytes(dtype);
+    const int groups = (config->L + n.group_blocks - 1) / n.group_blocks;
+    return (size_t)(n.first + groups * n.blocks + n.last) * dtype_bytes(dtype);
 }
 
 size_t gpt_scratch_bytes(const GPTConfig *config) {
     const GroupSizes n = group_sizes(*config);
-    const int64_t counts[] = { n.first, n.block, n.last };
+    const int64_t counts[] = { n.first, n.blocks, n.last };
     size_t max = 0;
     for (int i = 0; i < 3; i++) {
         const size_t bytes = comm_scratch_bytes((size_t)counts[i] * sizeof(float));
@@ -241,31 +250,18 @@ size_t gpt_scratch_bytes(const GPTConfig *config) {
     return max;
 }
 
-/* A batch has at most 64 Mi elements of scratch: one batch at 124M (C = 768), 4 blocks at 1558M (C = 1600). */
-MuonPlan gpt_muon_plan(const GPTConfig *config) {
-    const int64_t C = config->C, block = 4 * C * C + 2 * C * C, largest = (1 << 26) / block;    /* c_fc, two products */
-    const size_t bytes = (size_t)group_sizes(*config).block * dtype_bytes(muon_dtype);
-    MuonPlan plan = { .blocks = (config->L + comm_size - 1) / comm_size };
-    plan.batch = largest < 1 ? 1 : largest < plan.blocks ? (int)largest : plan.blocks;
-    plan.update_bytes = bytes * (size_t)config->L / (size_t)comm_size;
-    if (comm_size > 1) plan.block_bytes = bytes * (size_t)plan.blocks;
-    plan.scratch_bytes = muon_scratch_bytes(4 * C, C, plan.batch);
-    return plan;
-}
-
-size_t gpt_second_moment_bytes(const GPTConfig *config) {
-    const size_t ranks = (size_t)comm_size, L = (size_t)config->L, C = (size_t)config->C;
-    const size_t all = gpt_param_bytes(config, F32) / ranks;
-    if (config->optimizer == OPTIMIZER_ADAMW) return all;
-    const size_t block = (size_t)group_sizes(*config).block * sizeof(float), matrices = 12 * C * C * sizeof(float);
-    return all - L * (block / ranks) + L * (block - matrices);
-}
-
-size_t gpt_optimizer_bytes(const GPTConfig *config) {
-    const size_t moments = gpt_param_bytes(config, F32) / (size_t)comm_size + gpt_second_moment_bytes(config);
-    if (config->optimizer == OPTIMIZER_ADAMW) return moments;
-    const MuonPlan plan = gpt_muon_plan(config);
-    return moments + plan.update_bytes + plan.block_bytes + plan.scratch_bytes;
+/* c_fc, its next iterate and two products have at most 107 Mi elements in a batch: one batch at 124M (C = 768), 4 blocks
+   at 1558M (C = 1600). */
+OptimizerMemory gpt_optimizer_memory(const GPTConfig *config) {
+    const int64_t C = config->C, largest = (1 << 26) / (6 * C * C);
+    const int blocks = (config->L + comm_size - 1) / comm_size;
+    const size_t all = gpt_param_bytes(config, F32) / (size_t)comm_size;
+    OptimizerMemory memory = { .m = all, .v = all };
+    if (config->optimizer == OPTIMIZER_ADAMW) return memory;
+    memory.batch = largest < 1 ? 1 : largest < blocks ? (int)largest : blocks;
+    memory.v -= (size_t)(blocks * 12 * C * C) * sizeof(float);
+    memory.scratch = muon_scratch_bytes(4 * C, C, memory.batch);
+    return memory;
 }
 
 /* ---- Activations */

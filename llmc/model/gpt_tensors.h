@@ -150,7 +150,8 @@ typedef struct {
     FIRST_PARAMS(FIELD) LAST_PARAMS(FIELD) HEAD_PARAMS(FIELD)
     BlockParams *block;
     TensorTable  table;
-    int64_t     *group_start;      /* L + 2 groups and the end: elements from the start of the memory */
+    int64_t     *group_start;      /* of each group, and the end: elements from the start of the memory */
+    int          groups, group_blocks;      /* groups, and blocks in one */
 } Params;
 typedef struct {
     BLOCK_ACTS(FIELD)
@@ -169,7 +170,8 @@ typedef struct {
 
 /* The parameters are stored in groups, which one collective operation each reduces or gathers: FIRST_GROUP = wte and
    wpe, 0 .. L-1 = the blocks, L = ln_f and, where untied, lm_head. A group starts at a multiple of 128 elements times
-   the number of ranks, so that slices of equal size begin at multiples of 128. */
+   the number of ranks, so that slices of equal size begin at multiples of 128. With Muon one operation takes a block
+   for each rank, L rounded up, so that a slice has whole matrices. */
 enum { FIRST_GROUP = -1 };
 typedef void GroupHook(void *context, int group);
 
@@ -211,28 +213,20 @@ int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
 /* A training step: 6 N + 12 L C T (PaLM, arXiv 2204.02311, B); N counts one of wte and a separate lm_head. */
 double  gpt_flops_per_token(const GPTConfig *config);
 
-/* Memory of Muon beside the moments: the updates of this rank's slices of the blocks; whole blocks, where ranks share
-   the work; scratch for `batch` blocks at a time. */
-typedef struct {
-    int    blocks;              /* per rank, rank 0 has the first ones; the last ranks have fewer or none */
-    int    batch;
-    size_t update_bytes, block_bytes, scratch_bytes;
-} MuonPlan;
 typedef struct {
     size_t      bytes, workspace;   /* of the activations; the part of them that blocks and phases share */
     const char *attention;          /* "flash", ... */
 } ActPlan;
-size_t   gpt_param_bytes(const GPTConfig *config, DType dtype);    /* parameters in dtype, with padding */
-size_t   gpt_scratch_bytes(const GPTConfig *config);       /* to reduce-scatter the gradients of any group */
-MuonPlan gpt_muon_plan(const GPTConfig *config);
-/* Second moments, of AdamW's tensors only; with Muon every rank has room for all of those in a block. */
-size_t   gpt_second_moment_bytes(const GPTConfig *config);
-size_t   gpt_optimizer_bytes(const GPTConfig *config);     /* moments of this rank, and Muon's memory */
-ActPlan  gpt_act_plan(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose);
+/* This rank's moments, with Muon v without the matrices, and scratch for those of `batch` blocks. */
+typedef struct { size_t m, v, scratch; int batch; } OptimizerMemory;
+size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* parameters in dtype, with padding */
+size_t  gpt_scratch_bytes(const GPTConfig *config);       /* to reduce-scatter the gradients of any group */
+OptimizerMemory gpt_optimizer_memory(const GPTConfig *config);
+ActPlan gpt_act_plan(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose);
 
 void   params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
 void   params_free(Params *params);
-Tensor params_group(const Params *params, int group, DType dtype);      /* as one flat tensor */
+Tensor params_group(const Params *params, int index, DType dtype);      /* from 0 in the order of memory, flat */
 
 /* Allocates on the device for batches of up to B sequences of T tokens: to GENERATE, with a cache of as many; to TRAIN,
    also for one of config.cache_tokens of one sequence, in the same memory. Where ranks share sequences, T counts the

@@ -85,8 +85,9 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
     if (config->dtype != F32)
         plan.parameters += gpt_param_bytes(config, F32) / (size_t)(purpose == TRAIN ? comm_size : 1);
     if (purpose == TRAIN) {
+        const OptimizerMemory memory = gpt_optimizer_memory(config);
         plan.gradients = gpt_param_bytes(config, F32) + (comm_size > 1 ? gpt_scratch_bytes(config) : 0);
-        plan.optimizer = gpt_optimizer_bytes(config);
+        plan.optimizer = memory.m + memory.v + memory.scratch;
         plan.checkpoint = config->host_bytes;
     }
     plan.total = plan.parameters + plan.gradients + plan.optimizer + acts.bytes;

@@ -1,10 +1,9 @@
-/* muon.h - Muon (kernels/muon.h) for the matrices of the blocks. Each rank has a slice of the momentum, as of AdamW's
-   moments, and orthogonalises whole blocks: the slices of a block's update go to its rank and come back, 2 x 2 bytes
-   per parameter over all ranks (4 x 2 in f32), beside the 6 of gradients and parameters. */
+/* muon.h - Muon (kernels/muon.h) for the matrices of the blocks. A group of parameters has a block for each rank, whose
+   slice it is: nothing is sent but gradients and parameters, as with AdamW. */
 #ifndef LLMC_MUON_H
 #define LLMC_MUON_H
 #include "optimizer.h"
 
-extern const OptimizerMethod muon_method;
+void muon_step(const Optimizer *o);     /* issues the update of this rank's matrices, where stats->apply */
 
 #endif

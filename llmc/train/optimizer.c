@@ -5,118 +5,104 @@
 #include "../base/os.h"
 #include "muon.h"
 
-static const OptimizerMethod *const methods[] = { [OPTIMIZER_ADAMW] = NULL, [OPTIMIZER_MUON] = &muon_method };
+static void (*const matrix_updates[])(const Optimizer *) = { [OPTIMIZER_ADAMW] = NULL, [OPTIMIZER_MUON] = muon_step };
 
 AdamW adamw_of(const Settings *s) {
     return (AdamW){ .beta1 = (float)s->beta1, .beta2 = (float)s->beta2, .eps = (float)s->eps,
                     .weight_decay = (float)s->weight_decay, .max_norm = (float)s->clip };
 }
 
-/* ---- Slices */
-
-/* Sets the slices, of each group of tensors or of all; returns the number of elements of this rank. */
-static int64_t set_slices(Optimizer *o) {
-    const int groups = o->model->config.L + 2;
-    int64_t count = 0;
-    o->slices = comm_size > 1 || o->method ? groups : 1;
-    o->slice = host_alloc((size_t)o->slices * sizeof *o->slice, "the slices of the optimizer");
-    for (int i = 0; i < o->slices; i++) {
-        const int64_t *start = o->model->master.group_start + i, *end = start + groups / o->slices;
-        Slice *slice = &o->slice[i];
-        slice->count = (*end - *start) / comm_size;
-        slice->first = *start + comm_rank * slice->count;
-        slice->state_first = count;
-        count += slice->count;
-    }
-    return count;
-}
+/* ---- Creation */
 
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The rows of a slice: its intersections with the tensors of the table. A tensor in two slices has a row in each. */
-static void set_rows(Optimizer *o) {
-    const TensorTable *table = &o->model->master.table;
+static Tensor part_of(Tensor flat, int64_t first, int64_t count) {
+    return flat.data ? tensor_column_range(flat, first, count) : ABSENT;
+}
+
+/* The slices, of each group of tensors or of all, and the rows of each: its intersections with the tensors that AdamW
+   updates. A tensor in two slices has a row in each. */
+static void set_slices(Optimizer *o) {
+    const GPT *model = o->model;
+    const DType dtype = model->config.dtype;
+    const TensorTable *table = &model->master.table;
+    const Tensor master = tensor_table_flat(table, F32), grads = tensor_table_flat(&model->grads.table, F32);
+    const Tensor params = dtype == F32 ? ABSENT : tensor_table_flat(&model->params.table, dtype);
     const size_t bytes = (size_t)(table->count + o->slices - 1) * sizeof(UpdateRow);
-    UpdateRow *host = o->host_rows = host_alloc(bytes, "the rows of the optimizer"), *row = host;
-    int64_t v_count = 0;
-    for (Slice *slice = o->slice; slice < o->slice + o->slices; slice++) {
-        slice->first_row = (int)(row - host);
-        slice->v_first = v_count;
-        slice->v_count = o->method ? 0 : slice->count;
+    int64_t state = 0, v = 0;
+    o->slice = host_alloc((size_t)o->slices * sizeof *o->slice, "the slices of the optimizer");
+    UpdateRow *row = o->host_rows = host_alloc(bytes, "the rows of the optimizer");
+    for (int i = 0; i < o->slices; i++) {
+        const int64_t *start = model->master.group_start + i, *end = start + model->master.groups / o->slices;
+        const int64_t count = (*end - *start) / comm_size, first = *start + comm_rank * count, v_first = v;
+        Slice *s = &o->slice[i];
+        s->first_row = (int)(row - o->host_rows);
         for (const TensorEntry *e = table->entry; e < table->entry + table->count; e++) {
-            int64_t start = (int64_t)(e->offset / sizeof(float)) - slice->first;
-            int64_t first = max(start, 0), end = min(start + tensor_count(*e->field), slice->count);
-            if (first >= end) continue;
-            *row = (UpdateRow){ .first = first, .count = end - first, .decay = e->decay,
-                                .scale = o->method ? o->method->scale(e) : 0 };
-            if (o->method && row->scale == 0) {
-                row->v_shift = first - slice->v_count;
-                slice->v_count += row->count;
-            }
-            row++;
+            const int64_t at = (int64_t)(e->offset / sizeof(float)) - first;
+            const int64_t begin = max(at, 0), length = min(at + tensor_count(*e->field), count) - begin;
+            if (length <= 0 || (o->update_matrices && e->matrices)) continue;
+            *row++ = (UpdateRow){ .first = begin, .count = length, .decay = e->decay,
+                                  .v_shift = o->update_matrices ? begin - (v - v_first) : 0 };
+            v += length;
         }
-        slice->rows = (int)(row - host) - slice->first_row;
-        v_count += slice->v_count;
+        if (!o->update_matrices) v = v_first + count;
+        s->rows = (int)(row - o->host_rows) - s->first_row;
+        s->param = o->master.data ? part_of(o->master, state, count) : part_of(master, first, count);
+        s->param_bf16 = part_of(params, first, count);
+        s->m = part_of(o->m, state, count);
+        s->v = part_of(o->v, v_first, v - v_first);
+        s->grad = part_of(grads, first, count);
+        state += count;
     }
     o->rows = device_alloc(bytes, "the rows of the optimizer");
-    device_upload(o->rows, host, bytes);
+    device_upload(o->rows, o->host_rows, bytes);
 }
 
-static Tensor flat_grads(const Optimizer *o) { return tensor_table_flat(&o->model->grads.table, F32); }
-
-/* A slice in memory of all elements, and in memory of this rank's only. */
-static Tensor of_all(Tensor flat, const Slice *s) { return tensor_column_range(flat, s->first, s->count); }
-static Tensor of_state(Tensor flat, const Slice *s) { return tensor_column_range(flat, s->state_first, s->count); }
-
-SliceView optimizer_slice(const Optimizer *o, int index) {
-    const Params *params = &o->model->params;
-    const Slice *s = &o->slice[index];
-    const DType dtype = o->model->config.dtype;
-    const Tensor master = tensor_table_flat(&o->model->master.table, F32);
-    return (SliceView){ .param = o->master.data ? of_state(o->master, s) : of_all(master, s),
-                        .param_bf16 = dtype == F32 ? ABSENT : of_all(tensor_table_flat(&params->table, dtype), s),
-                        .m = of_state(o->m, s), .v = tensor_column_range(o->v, s->v_first, s->v_count),
-                        .grad = of_all(flat_grads(o), s), .rows = o->rows + s->first_row, .row_count = s->rows };
+/* Group `group` of gpt_forward and gpt_backward. */
+static int index_of(const Optimizer *o, int group) {
+    const Params *p = &o->model->params;
+    return group == o->model->config.L ? p->groups - 1 : (group + p->group_blocks) / p->group_blocks;
 }
-
-/* ---- Creation */
 
 /* Waits once: until the next update the operation then is {0}. */
 static void wait_for_group(void *optimizer, int group) {
-    CommOp *op = &((Optimizer *)optimizer)->gathered[group - FIRST_GROUP];
+    CommOp *op = &((Optimizer *)optimizer)->gathered[index_of(optimizer, group)];
     comm_wait(*op);
     *op = (CommOp){0};
 }
 
 static void before_group(void *optimizer, int group) { device_graph_call(wait_for_group, optimizer, group); }
 
+static Tensor flat_alloc(size_t bytes, const char *what) {
+    return tensor_of(device_alloc(bytes, what), F32, 1, (int64_t)(bytes / sizeof(float)));
+}
+
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
+    const OptimizerMemory memory = gpt_optimizer_memory(&model->config);
     *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY, .model = model,
-                      .method = methods[model->config.optimizer] };
-    const int64_t count = set_slices(o);
-    const size_t bytes = (size_t)count * sizeof(float), v_bytes = gpt_second_moment_bytes(&model->config);
-    set_rows(o);
-    o->m = tensor_of(device_alloc(bytes, "the first moments"), F32, 1, count);
-    o->v = tensor_of(device_alloc(v_bytes, "the second moments"), F32, 1, (int64_t)(v_bytes / sizeof(float)));
-    if (o->method) o->method->create(o);
+                      .update_matrices = matrix_updates[model->config.optimizer], .batch = memory.batch };
+    o->m = flat_alloc(memory.m, "the first moments");
+    o->v = flat_alloc(memory.v, "the second moments");
+    o->slices = comm_size > 1 || o->update_matrices ? model->master.groups : 1;
+    if (memory.scratch) o->scratch = device_alloc(memory.scratch, "the scratch memory of Muon");
     if (comm_size > 1) {
-        if (model->config.dtype != F32)
-            o->master = tensor_of(device_alloc(bytes, "the slice of the parameters in f32"), F32, 1, count);
+        if (model->config.dtype != F32) o->master = flat_alloc(memory.m, "the slice of the parameters in f32");
         o->gathered = host_alloc((size_t)o->slices * sizeof *o->gathered, "the operations of ZeRO");
         comm_reserve(gpt_scratch_bytes(&model->config));
         model->before_group = before_group;
         model->before_context = o;
     }
+    set_slices(o);
     o->stats = device_alloc(sizeof *o->stats, "the statistics of a step");
     o->result = device_host_alloc(sizeof *o->result, "the results of a step");
 }
 
 void optimizer_free(Optimizer *o) {
-    if (o->method) o->method->free(o);
     device_free(o->m.data);
     device_free(o->v.data);
     device_free(o->master.data);
+    device_free(o->scratch);
     device_free(o->rows);
     device_free(o->stats);
     device_host_free(o->result);
@@ -143,33 +129,30 @@ void optimizer_begin(Optimizer *o, double learning_rate) {
     device_upload_async(o->stats, o->result, sizeof *o->stats);
 }
 
+/* A group of blocks is complete with its first one, the last in the backward pass. */
 static void reduce_group(void *optimizer, int group) {
     Optimizer *o = optimizer;
-    o->reduced[group == FIRST_GROUP] = comm_reduce_scatter(params_group(&o->model->grads, group, F32));
+    const Params *grads = &o->model->grads;
+    if (group > 0 && group < o->model->config.L && group % grads->group_blocks) return;
+    o->reduced[group == FIRST_GROUP] = comm_reduce_scatter(params_group(grads, index_of(o, group), F32));
 }
 
 void optimizer_reduce(void *optimizer, int group) { device_graph_call(reduce_group, optimizer, group); }
 
-/* Sums over the ranks: stop, save, loss, and square_sum, as each rank has the gradients of its slices only. */
-static void reduce_stats(Optimizer *o) {
-    if (comm_size > 1) comm_wait(comm_all_reduce(tensor_of(&o->stats->stop, F64, 1, 4)));
-}
-
 static void issue_update(Optimizer *o) {
-    GPT *model = o->model;
-    const Tensor grads = flat_grads(o);
+    const Params *params = &o->model->params;
     comm_wait(o->reduced[0]);
-    for (int i = 1; i < o->slices; i++) gradient_square_sum(o->stats, of_all(grads, &o->slice[i]));
+    for (int i = 1; i < o->slices; i++) gradient_square_sum(o->stats, o->slice[i].grad);
     comm_wait(o->reduced[1]);
-    gradient_square_sum(o->stats, of_all(grads, &o->slice[0]));
-    reduce_stats(o);
+    gradient_square_sum(o->stats, o->slice[0].grad);
+    /* stop, save, loss, and square_sum, as each rank has the gradients of its slices only */
+    if (comm_size > 1) comm_wait(comm_all_reduce(tensor_of(&o->stats->stop, F64, 1, 4)));
     update_decide(o->stats);
-    if (o->method) o->method->update(o);
+    if (o->update_matrices) o->update_matrices(o);
     for (int i = 0; i < o->slices; i++) {
-        const SliceView s = optimizer_slice(o, i);
-        adamw_update(s.param, s.param_bf16, s.m, s.v, s.grad, s.rows, s.row_count, o->stats);
-        if (comm_size > 1)
-            o->gathered[i] = comm_all_gather(params_group(&model->params, i + FIRST_GROUP, model->config.dtype));
+        const Slice *s = &o->slice[i];
+        adamw_update(s->param, s->param_bf16, s->m, s->v, s->grad, o->rows + s->first_row, s->rows, o->stats);
+        if (comm_size > 1) o->gathered[i] = comm_all_gather(params_group(params, i, o->model->config.dtype));
     }
 }
 
@@ -191,29 +174,25 @@ UpdateResult optimizer_result(Optimizer *o) {
 
 /* ---- The whole state, for files */
 
-/* This rank's slices of it; absent where the memory of the model or the moments has the layout of a file. */
-static Tensor sharded(const Optimizer *o, OptimizerState which) {
-    const int is_packed = which == STATE_V && o->method;
-    if (comm_size == 1 && !is_packed) return ABSENT;
-    return which == STATE_PARAM ? o->master : which == STATE_M ? o->m : o->v;
+/* The slices lie apart from each other; otherwise their memory has the layout of a file. */
+static int is_sharded(const Optimizer *o, OptimizerState which) {
+    return comm_size > 1 ? which != STATE_PARAM || o->master.data : which == STATE_V && o->update_matrices;
 }
 
 void *optimizer_memory(Optimizer *o, OptimizerState which) {
-    if (sharded(o, which).data) return o->model->grads.table.memory;
+    if (is_sharded(o, which)) return o->model->grads.table.memory;
     return which == STATE_PARAM ? o->model->master.table.memory : which == STATE_M ? o->m.data : o->v.data;
 }
 
-/* Copies this rank's slices to the memory of the gradients, or from there; row by row, as v may lack some. */
+/* Copies this rank's slices to the memory of the gradients, or from there; v row by row, as it has no matrices. */
 static void copy_slices(Optimizer *o, OptimizerState which, int to_all) {
-    const Tensor state = sharded(o, which);
-    for (int i = 0; state.data && i < o->slices; i++) {
-        const Slice *slice = &o->slice[i];
-        const UpdateRow *end = o->host_rows + slice->first_row + slice->rows;
-        for (const UpdateRow *row = end - slice->rows; row < end; row++) {
-            if (which == STATE_V && row->scale > 0) continue;
-            const int64_t start = which == STATE_V ? slice->v_first - row->v_shift : slice->state_first;
-            const Tensor all = tensor_column_range(of_all(flat_grads(o), slice), row->first, row->count);
-            const Tensor part = tensor_column_range(state, start + row->first, row->count);
+    for (const Slice *s = o->slice; is_sharded(o, which) && s < o->slice + o->slices; s++) {
+        const Tensor state = which == STATE_PARAM ? s->param : which == STATE_M ? s->m : s->v;
+        const UpdateRow whole = { .count = tensor_count(s->grad) };
+        for (int i = 0; i < (which == STATE_V ? s->rows : 1); i++) {
+            const UpdateRow *row = which == STATE_V ? &o->host_rows[s->first_row + i] : &whole;
+            const Tensor all = part_of(s->grad, row->first, row->count);
+            const Tensor part = part_of(state, row->first - row->v_shift, row->count);
             tensor_convert(to_all ? all : part, to_all ? part : all);
         }
     }
@@ -224,8 +203,8 @@ void optimizer_scatter(Optimizer *o, OptimizerState which) { copy_slices(o, whic
 void *optimizer_gather(Optimizer *o, OptimizerState which) {
     CommOp last = o->gathered ? o->gathered[o->slices - 1] : (CommOp){0};
     copy_slices(o, which, 1);
-    for (int i = 0; sharded(o, which).data && i < o->slices; i++)
-        last = comm_all_gather(params_group(&o->model->grads, i + FIRST_GROUP, F32));
+    for (int i = 0; is_sharded(o, which) && i < o->slices; i++)
+        last = comm_all_gather(params_group(&o->model->grads, i, F32));
     comm_wait(last);
     return optimizer_memory(o, which);
 }

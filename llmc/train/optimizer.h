@@ -11,38 +11,28 @@
 typedef struct { float beta1, beta2, eps, weight_decay, max_norm; } AdamW;
 AdamW adamw_of(const Settings *settings);
 
-/* Elements of the flat parameter memory that this rank updates: its part of a group; of all of them, where AdamW is
-   alone and there is one rank. */
+/* What this rank updates of a group of parameters, or of all, where AdamW is alone and there is one rank: views. */
 typedef struct {
-    int64_t first, count;
-    int64_t state_first;        /* where its moments and master parameters begin in m and master */
-    int64_t v_first, v_count;   /* its second moments in v */
-    int     first_row, rows;    /* range of Optimizer.rows, relative to first */
+    Tensor param, param_bf16;   /* in f32; what the ops read, absent where that is param */
+    Tensor m, v, grad;
+    int    first_row, rows;     /* range of Optimizer.rows, the tensors that AdamW updates */
 } Slice;
 
 typedef struct Optimizer Optimizer;
-
-/* What updates some tensors in place of AdamW. llmc/README.md says how to add one. */
-typedef struct {
-    float (*scale)(const TensorEntry *entry);       /* UpdateRow.scale; 0: AdamW updates the tensor */
-    void  (*create)(Optimizer *o);                  /* allocates Optimizer.method_state, on all ranks */
-    void  (*update)(Optimizer *o);                  /* issues the update of the rows with a scale */
-    void  (*free)(Optimizer *o);
-} OptimizerMethod;
-
 struct Optimizer {
     AdamW        adamw;
-    const OptimizerMethod *method;          /* NULL = none */
-    void        *method_state;
+    void       (*update_matrices)(const Optimizer *o);      /* for entries with matrices; NULL: AdamW updates all */
     double       loss_limit, norm_limit;    /* next update's (kernels/update.h); +inf until set */
     GPT         *model;
     Tensor       m;             /* first moments, Muon's momentum, flat F32: this rank's slices one after the other */
-    Tensor       v;             /* second moments, likewise; with a method AdamW's rows one after the other */
-    Tensor       master;        /* parameters in f32, likewise; absent where model->master has them */
+    Tensor       v;             /* second moments, likewise; beside update_matrices AdamW's rows one after the other */
+    Tensor       master;        /* parameters in f32, as m; absent where model->master has them */
+    void        *scratch;       /* update_matrices', for `batch` blocks at a time */
+    int          batch;
     Slice       *slice;
     int          slices;
     CommOp       reduced[2];    /* gradients of block 0 and all before it; of FIRST_GROUP, the last */
-    CommOp      *gathered;      /* parameters of a group; index 0 = FIRST_GROUP */
+    CommOp      *gathered;      /* parameters of a slice's group */
     int64_t      step;          /* updates that have been applied */
     UpdateRow   *rows, *host_rows;      /* on the device, and the same on the host */
     StepStats   *stats;         /* device */
@@ -51,15 +41,6 @@ struct Optimizer {
     double       waited_ms;     /* comm_waited_ms before it */
     DeviceGraph  graph;         /* an update */
 };
-
-/* What the update of a slice reads and writes. */
-typedef struct {
-    Tensor param, param_bf16;   /* in f32; what the ops read, absent where that is param */
-    Tensor m, v, grad;
-    const UpdateRow *rows;      /* device */
-    int    row_count;
-} SliceView;
-SliceView optimizer_slice(const Optimizer *o, int index);
 
 /* Several ranks have ZeRO-1. The model's address must not change. */
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw);
