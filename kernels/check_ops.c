@@ -160,8 +160,7 @@ void check_update(const char *op, Tensor param, Tensor param_bf16, Tensor m, Ten
     check_like(op, "grad", grad, F32, param, columns);
     if (param_bf16.data) check_like(op, "param_bf16", param_bf16, BF16, param, columns);
     if (param_bf16.data) check_float(op, "param_bf16", param_bf16, 1);
-    REQUIRE(rows >= 1 && columns % rows == 0, "%s: %lld elements, want a multiple of %lld rows", op, (long long)columns,
-            (long long)rows);
+    REQUIRE(rows >= 1 && columns % rows == 0, "%s: want rows that divide the elements of a matrix", op);
 }
 
 void check_convert(const char *op, Tensor to, Tensor from) {

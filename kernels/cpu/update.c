@@ -11,9 +11,8 @@ enum { SUM_BLOCK = 65536, UPDATE_BLOCK = 4096 };
 
 void loss_add(StepStats *stats, Tensor losses, float scale) {
     op_begin("loss", op_bytes(1, losses), 0);
-    const float *loss = losses.data;
     double total = 0;
-    for (int64_t i = 0; i < tensor_count(losses); i++) total += loss[i];
+    for (int64_t i = 0; i < tensor_count(losses); i++) total += ((const float *)losses.data)[i];
     stats->loss += scale * total;
     op_end();
 }

@@ -159,6 +159,6 @@ void muon_update(Tensor param, Tensor param_bf16, Tensor m, Tensor grad, int64_t
     }
     LAUNCH_EARLY(apply_kernel, dim3((unsigned)ceil_div(size, 4 * THREADS), count), THREADS, 0, (float *)param.data,
                  param.pitch, (bf16 *)param_bf16.data, param_bf16.pitch, (const bf16 *)x, size,
-                 MUON_SCALE * sqrtf((float)max(rows, columns)), stats);
+                 0.2f * sqrtf((float)max(rows, columns)), stats);
     op_end();
 }

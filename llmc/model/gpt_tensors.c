@@ -250,8 +250,8 @@ size_t gpt_scratch_bytes(const GPTConfig *config) {
     return max;
 }
 
-/* c_fc, its next iterate and two products have at most 107 Mi elements in a batch: one batch at 124M (C = 768), 4 blocks
-   at 1558M (C = 1600). */
+/* c_fc, its next iterate and two products have at most 107 Mi elements: 12 blocks of 124M (C = 768), 4 of
+   1558M (C = 1600). */
 OptimizerMemory gpt_optimizer_memory(const GPTConfig *config) {
     const int64_t C = config->C, largest = (1 << 26) / (6 * C * C);
     const int blocks = (config->L + comm_size - 1) / comm_size;

@@ -41,12 +41,12 @@ static void set_slices(Optimizer *o) {
         for (const TensorEntry *e = table->entry; e < table->entry + table->count; e++) {
             const int64_t at = (int64_t)(e->offset / sizeof(float)) - first;
             const int64_t begin = max(at, 0), length = min(at + tensor_count(*e->field), count) - begin;
-            if (length <= 0 || (o->update_matrices && e->matrices)) continue;
+            if (length <= 0 || (o->batch && e->matrices)) continue;
             *row++ = (UpdateRow){ .first = begin, .count = length, .decay = e->decay,
-                                  .v_shift = o->update_matrices ? begin - (v - v_first) : 0 };
+                                  .v_shift = o->batch ? begin - (v - v_first) : 0 };
             v += length;
         }
-        if (!o->update_matrices) v = v_first + count;
+        if (!o->batch) v = v_first + count;
         s->rows = (int)(row - o->host_rows) - s->first_row;
         s->param = o->master.data ? part_of(o->master, state, count) : part_of(master, first, count);
         s->param_bf16 = part_of(params, first, count);
@@ -81,10 +81,10 @@ static Tensor flat_alloc(size_t bytes, const char *what) {
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
     const OptimizerMemory memory = gpt_optimizer_memory(&model->config);
     *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY, .model = model,
-                      .update_matrices = matrix_updates[model->config.optimizer], .batch = memory.batch };
+                      .batch = memory.batch };
     o->m = flat_alloc(memory.m, "the first moments");
     o->v = flat_alloc(memory.v, "the second moments");
-    o->slices = comm_size > 1 || o->update_matrices ? model->master.groups : 1;
+    o->slices = comm_size > 1 || o->batch ? model->master.groups : 1;
     if (memory.scratch) o->scratch = device_alloc(memory.scratch, "the scratch memory of Muon");
     if (comm_size > 1) {
         if (model->config.dtype != F32) o->master = flat_alloc(memory.m, "the slice of the parameters in f32");
@@ -148,7 +148,7 @@ static void issue_update(Optimizer *o) {
     /* stop, save, loss, and square_sum, as each rank has the gradients of its slices only */
     if (comm_size > 1) comm_wait(comm_all_reduce(tensor_of(&o->stats->stop, F64, 1, 4)));
     update_decide(o->stats);
-    if (o->update_matrices) o->update_matrices(o);
+    if (o->batch) matrix_updates[o->model->config.optimizer](o);
     for (int i = 0; i < o->slices; i++) {
         const Slice *s = &o->slice[i];
         adamw_update(s->param, s->param_bf16, s->m, s->v, s->grad, o->rows + s->first_row, s->rows, o->stats);
@@ -176,7 +176,7 @@ UpdateResult optimizer_result(Optimizer *o) {
 
 /* The slices lie apart from each other; otherwise their memory has the layout of a file. */
 static int is_sharded(const Optimizer *o, OptimizerState which) {
-    return comm_size > 1 ? which != STATE_PARAM || o->master.data : which == STATE_V && o->update_matrices;
+    return comm_size > 1 ? which != STATE_PARAM || o->master.data : which == STATE_V && o->batch;
 }
 
 void *optimizer_memory(Optimizer *o, OptimizerState which) {

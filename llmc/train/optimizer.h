@@ -18,17 +18,15 @@ typedef struct {
     int    first_row, rows;     /* range of Optimizer.rows, the tensors that AdamW updates */
 } Slice;
 
-typedef struct Optimizer Optimizer;
-struct Optimizer {
+typedef struct {
     AdamW        adamw;
-    void       (*update_matrices)(const Optimizer *o);      /* for entries with matrices; NULL: AdamW updates all */
     double       loss_limit, norm_limit;    /* next update's (kernels/update.h); +inf until set */
     GPT         *model;
     Tensor       m;             /* first moments, Muon's momentum, flat F32: this rank's slices one after the other */
-    Tensor       v;             /* second moments, likewise; beside update_matrices AdamW's rows one after the other */
+    Tensor       v;             /* second moments, likewise; with a batch AdamW's rows one after the other */
     Tensor       master;        /* parameters in f32, as m; absent where model->master has them */
-    void        *scratch;       /* update_matrices', for `batch` blocks at a time */
-    int          batch;
+    void        *scratch;       /* for the matrices of `batch` blocks */
+    int          batch;         /* blocks at a time; 0: AdamW updates the matrices, too */
     Slice       *slice;
     int          slices;
     CommOp       reduced[2];    /* gradients of block 0 and all before it; of FIRST_GROUP, the last */
@@ -40,7 +38,7 @@ struct Optimizer {
     DeviceMark   done;          /* after the download of result */
     double       waited_ms;     /* comm_waited_ms before it */
     DeviceGraph  graph;         /* an update */
-};
+} Optimizer;
 
 /* Several ranks have ZeRO-1. The model's address must not change. */
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw);

@@ -8,38 +8,30 @@
 
 enum { RANDOM, RANK_2, ZERO, TINY, LARGE, KINDS };
 static const char *const kind_names[KINDS] = { "random", "of rank 2", "zero", "of 1e-9", "of 1e15" };
-static const double sizes[KINDS] = { [RANDOM] = 1, [RANK_2] = 128, [TINY] = 1e-9, [LARGE] = 1e15 };
+static const double sizes[KINDS] = { [RANDOM] = 1, [TINY] = 1e-9, [LARGE] = 1e15 };
 
 typedef struct { Tensor param, param_bf16, m, grad, work, stats; int rows, columns, count; } Step;
 
-/* Of rank 2: sums of products of small integers. */
-static void fill_matrix(Tensor x, int rows, int kind) {
-    int u[2][1024], v[2][1024];
-    for (int i = 0; i < 2 * 1024; i++) {
-        u[i % 2][i / 2] = uniform_int(-8, 8);
-        v[i % 2][i / 2] = uniform_int(-8, 8);
-    }
-    for (int64_t i = 0, columns = tensor_count(x) / rows; i < tensor_count(x); i++) {
-        const int64_t r = i / columns, c = i % columns;
-        set(x, i, kind == RANK_2 ? u[0][r] * v[0][c] + u[1][r] * v[1][c] : sizes[kind] * uniform());
-    }
+static double value_of(int kind, int64_t r, int64_t c) {
+    const double sum = (double)((r % 17 - 8) * (c % 13 - 6) + (r % 5 - 2) * (c % 7 - 3));
+    return kind == RANK_2 ? sum : sizes[kind] * uniform();
 }
 
-/* Gaps between the matrices are poison: never read or written. param, m: amplitudes of what the update changes. */
+/* Gaps between the matrices are poison: never read or written. param: its amplitude. */
 static Step step_begin(int rows, int columns, int count, int gap, StepStats stats, double param, int kind) {
     const int size = rows * columns, pitch = size + gap, mark_as = stats.apply ? WRITTEN : KEPT;
     Step s = { .rows = rows, .columns = columns, .count = count };
     s.param = fill(place(F32, mark_as, pitch, DIMS(count, size)), 0, param);
     s.param_bf16 = device_refuse_dtype(BF16) ? ABSENT : place(BF16, mark_as, size + 2 * gap, DIMS(count, size));
-    s.m = place(F32, mark_as, size + 8, DIMS(count, size));
+    s.m = fill(place(F32, mark_as, size + 8, DIMS(count, size)), 0, 0);
     s.grad = place(F32, KEPT, pitch, DIMS(count, size));
     s.work = scratch((int64_t)muon_scratch_bytes(rows, columns, count) / 4);
     s.stats = place(I32, KEPT, 0, DIMS((int)sizeof stats / 4));
     memcpy(arena_host(s.stats), &stats, sizeof stats);
-    for (int k = 0; k < count; k++) {
-        fill_matrix(tensor_row_range(s.grad, k, 1), rows, (kind + (k == 3)) % KINDS);
-        fill(tensor_row_range(s.m, k, 1), 0, kind == RANDOM ? 1 : 0);
-    }
+    if (kind == RANDOM) fill(s.m, 0, 1);
+    for (int64_t k = 0; k < count; k++)
+        for (int64_t i = 0; i < size; i++)
+            set(s.grad, k * pitch + i, value_of((kind + (k == 3)) % KINDS, i / columns, i % columns));
     return s;
 }
 
@@ -111,10 +103,8 @@ static void singular_values(void) {
         if (refuses_rows(rows) || refuses_rows(columns)) continue;
         arena_begin("muon", "singular values of (%d,%d)", rows, columns);
         const Step s = step_begin(rows, columns, 1, 0, stats_of_x(rows, columns), 0, ZERO);
-        double *want = doubles(rows * columns), *u = doubles(rows), *v = doubles(columns), norm = 0;
-        for (int k = 0; k < rows; k++) u[k] = uniform();
-        for (int k = 0; k < columns; k++) v[k] = uniform();
-        for (int k = 0; k < rows * columns; k++) want[k] = 0;
+        const double *u = given(f32_input(1, rows)), *v = given(f32_input(1, columns));
+        double *want = given(s.grad), norm = 0;
         for (int k = 0; k < S; k++) norm = hypot(norm, want[k * columns + k] = pow(8, -(double)k / S));
         oracle_reflect(want, u, v, rows, columns);
         for (int k = 0; k < rows * columns; k++) set(s.grad, k, want[k]);

@@ -143,11 +143,8 @@ static void muon_is_the_formula(void) {
     double *param = calloc(4 * (size_t)size, sizeof *param), *m = param + size, *v = m + size, *wide = v + size;
     for (int64_t i = 0; i < size; i++) param[i] = got[i];
     for (int step = 0; step < 2; step++) {
-        for (int k = 0; k < table->count; k++)
-            for (int64_t i = 0; i < tensor_count(*table->entry[k].field); i++) {
-                const int64_t at = (int64_t)(table->entry[k].offset / sizeof *grad) + i;
-                wide[at] = grad[at] = (float)normal_of(philox(SEED, RANDOM_TEST, (uint32_t)step, 7, (uint64_t)at));
-            }
+        for (int64_t i = 0; i < size; i++)
+            wide[i] = grad[i] = (float)normal_of(philox(SEED, RANDOM_TEST, (uint32_t)step, 7, (uint64_t)i));
         device_upload(gpt.grads.table.memory, grad, (size_t)size * sizeof *grad);
         optimizer_begin(&o, 0.1);
         const StepStats stats = update(&o);
