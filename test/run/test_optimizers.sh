@@ -16,15 +16,18 @@ has() { grep -aoE '"(momentum_buffer|exp_avg|exp_avg_sq)\.transformer\.h\.0\.[a-
     sed 's/.transformer.*//; s/"//' | sort | uniq -c | awk '{ printf "%s %s ", $2, $1 }'; }
 of_muon="exp_avg 8 exp_avg_sq 8 momentum_buffer 4 " of_adamw="exp_avg 12 exp_avg_sq 12 "
 
+resume() {        # resume FROM NAME OPTIONS...: the run FROM, continued from step 12
+    copy_run "$dir/$1" 00000012 "$dir/$2"; name=$2; shift 2
+    expect "a resume: $name" "$gpt" --resume "$dir/$name" "$@"
+}
+
 expect "one rank" "$gpt" $train --batch 12 --out "$dir/one"
 is "its state of a block" "$(has "$dir/one/step-00000024")" "$of_muon"
 expect "micro-batches" "$gpt" $train --batch 3 --out "$dir/parts"
 close_to "micro-batches as one batch" "$dir/one" "$dir/parts" $near
-copy_run "$dir/one" 00000012 "$dir/resumed"
-expect "a resume" "$gpt" --resume "$dir/resumed"
+resume one resumed
 same_files "$dir/one/step-00000024" "$dir/resumed/step-00000024" $checkpoint_files
-copy_run "$dir/one" 00000012 "$dir/saved-bf16"
-expect "a resume" "$gpt" --resume "$dir/saved-bf16" --save-dtype bf16 --steps 24 --save-every 6
+resume one saved-bf16 --save-dtype bf16 --steps 24 --save-every 6
 rm -r "$dir/saved-bf16/step-00000024"
 expect "a resume from bf16" "$gpt" --resume "$dir/saved-bf16" --save-dtype f32
 same_files "$dir/one/step-00000024" "$dir/saved-bf16/step-00000024" model.safetensors optimizer.safetensors
@@ -36,21 +39,18 @@ close_test "muon: accumulation, and a resume to the bit"
 for n in $ranks; do
     expect "$n ranks" "$gpt" $train --gpus $n --batch $((12 / n)) --out "$dir/$n-ranks"
     close_to "$n ranks as one" "$dir/one" "$dir/$n-ranks" $near
-    copy_run "$dir/$n-ranks" 00000012 "$dir/same-$n"
-    expect "resume on as many" "$gpt" --resume "$dir/same-$n" --gpus $n
+    resume $n-ranks same-$n --gpus $n
     same_files "$dir/$n-ranks/step-00000024" "$dir/same-$n/step-00000024" $checkpoint_files
-    copy_run "$dir/$n-ranks" 00000012 "$dir/from-$n"
-    expect "resume on one" "$gpt" --resume "$dir/from-$n"
+    resume $n-ranks from-$n
     close_to "$n ranks, then one" "$dir/one" "$dir/from-$n" $near
-    copy_run "$dir/one" 00000012 "$dir/to-$n"
-    expect "resume on $n" "$gpt" --resume "$dir/to-$n" --gpus $n
+    resume one to-$n --gpus $n
     close_to "one rank, then $n" "$dir/one" "$dir/to-$n" $near
     close_test "muon on $n ranks as on one, also after a resume"
 done
 for n in ${ranks%% *}; do
-    expect "one rank" "$gpt" $train --context 32 --total-batch 768 --batch 12 --out "$dir/context-1"
-    expect "$n ranks" "$gpt" $train --context 32 --total-batch 768 --batch 12 --gpus $n --context-parallel $n \
-        --out "$dir/context-$n"
+    context="$train --context 32 --total-batch 768 --batch 12"
+    expect "one rank" "$gpt" $context --out "$dir/context-1"
+    expect "$n ranks" "$gpt" $context --gpus $n --context-parallel $n --out "$dir/context-$n"
     close_to "$n parts of a context as one" "$dir/context-1" "$dir/context-$n" $near
     close_test "muon with --context-parallel $n"
 done
@@ -59,8 +59,7 @@ done
 for n in 1 ${ranks%% *}; do
     for from in one adamw; do
         to=$([ $from = one ] && echo adamw || echo muon)
-        copy_run "$dir/$from" 00000012 "$dir/$to-$n"
-        expect "another optimizer" "$gpt" --resume "$dir/$to-$n" --gpus $n --optimizer $to
+        resume $from $to-$n --gpus $n --optimizer $to
         is "lines about it" "$(grep -c 'momentum of the blocks. matrices starts from zero' "$dir/expect.out")" 1
         is "the state of a block" "$(has "$dir/$to-$n/step-00000024")" \
             "$([ $to = muon ] && echo "$of_muon" || echo "$of_adamw")"
