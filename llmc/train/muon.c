@@ -10,7 +10,7 @@ static Tensor batch_of(Tensor block, Tensor next, int64_t at, int64_t count, int
 
 /* Those of a tensor, for all blocks in batches. */
 static void update(const Optimizer *o, int64_t at, int64_t rows, int64_t columns) {
-    const int blocks = (o->model->config.L - comm_rank + comm_size - 1) / comm_size;        /* of this rank */
+    const int blocks = o->slices - 2;               /* of this rank; one that is absent is zero and stays so */
     const int64_t size = rows * columns;
     for (int block = 0; block < blocks; block += o->batch) {
         const Slice *s = &o->slice[1 + block], *next = s + 1;
