@@ -236,17 +236,6 @@ else
     close_test "a validation that a kill cuts short is repeated"
 fi
 
-# ---- A limit on the size of files, as queues and ulimit -f set it: the moments are beyond, the log is not
-if in_turn 2; then
-    run="$small --steps 6 --save-every 2 --val-every 0"
-    (ulimit -f 40; "$gpt" $run --out "$dir/limited" > "$dir/f.out" 2> "$dir/f.err")
-    is "exit code" $? 1
-    is "errors" "$(grep -c 'step [246] is not saved: .*File too large' "$dir/f.err")" 3
-    is "rows in the log: the run goes on" "$(rows_of "$dir/limited")" 6
-    is "left behind" "$(names_in "$dir/limited")" ""
-    close_test "a limit on the size of files"
-fi
-
 # ---- A disk that is really full: a file system of 300 KiB, on which two checkpoints find room
 name="a full disk"
 if ! in_turn 2; then :
