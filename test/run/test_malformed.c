@@ -305,10 +305,10 @@ static void refuse_shard(const char *what) {
 }
 
 static void malformed_shards(void) {
+    static Blob sound;
     make_dir("set");
     for (int width = 2; width <= 4; width += 2) {
         blob_shard(width, SHARD_TOKENS);
-        static Blob sound;
         sound = blob;
         for (int i = 0; i < 3; i++) save(STRING("set/%d.bin", i), &sound);
         damage_everywhere(&sound, refuse_shard, 96, -1, 1024);
