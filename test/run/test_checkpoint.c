@@ -164,15 +164,13 @@ static void models_of_other_programs(void) {
 /* ---- Damaged files */
 
 #define SHAPE_OF(name, shape) name ".weight`:{`dtype`:`F32`,`shape`:[" shape "]"
-static const Damage damage[] = {
+static const Damage damage[] = {           /* test_malformed has other values of each member */
     { "config.json", "`n_layer`: 2", "`n_layer`: 0", load_config,
       "config.json: `n_layer` is 0, want 2 as in the tensors" },
     { "config.json", "`n_head`: 2", "`n_head`: 3", load_config,
       "config.json: model: 16 channels, want a multiple of the 3 heads" },
     { "config.json", "gelu_new", "gelu_pytorch", load_config, "is `gelu_pytorch`, want gelu_new" },
     { "config.json", "`n_embd`", "`n_emb`", load_config, "`n_embd` is missing" },
-    { "config.json", "`n_positions`: 7", "`n_positions`: 99999999", load_config, "`n_positions` is 99999999" },
-    { "config.json", "65", "-65", load_config, "`vocab_size` is -65" },
     { "config.json", "`gpt2`", "`llama`", load_config, "`model_type` is `llama`, want gpt2" },
     { "config.json", "model_type", "model", load_config, "`model_type` is missing" },
     { "config.json", "inverse_layer_idx`: false", "inverse_layer_idx`: true", load_config, "is true, want false" },
@@ -184,8 +182,6 @@ static const Damage damage[] = {
     { "config.json", "{", "{`n_inner`: 41,", load_config, "`n_inner` is 41, want an integer from 64 to 64" },
     { "config.json", "}", "", load_config, "config.json: byte " },
     { "state.json", "`step`: 3", "`step`: -1", load_state, "state.json: `step` is -1" },
-    { "state.json", "`sequences_seen`: 9", "`sequences_seen`: 9.5", load_state, "`sequences_seen` is 9.5" },
-    { "state.json", "`tokens`: 63", "`token`: 63", load_state, "`tokens` is missing" },
     { "state.json", "`tokens`: 63", "`tokens`: 9223372036854775807", load_state, "`tokens` is 9223372036854775807" },
     { "state.json", "`val_loss`: 0.5", "`val_loss`: `0.5`", load_state, "`val_loss` is `0.5`, want a number" },
     { "state.json", "`val_loss`", "`loss`", load_state, "`val_loss` is missing" },
@@ -195,7 +191,6 @@ static const Damage damage[] = {
     { "state.json", "loss`: [3.25, 3]", "loss`: 5", load_state, "window_loss` is 5, want an array" },
     { "state.json", "norm`: [0.5, 1]", "norm`: [1]", load_state, "window_log_norm` has 1 numbers, want 2" },
     { "state.json", "`bytes`", "`words`", load_tokenizer, "state.json: `tokenizer` is `words`, want bytes|ids|bpe" },
-    { "state.json", "optimizer_step", "optimizer", load_state, "`optimizer_step` is missing" },
     { "state.json", "`best`: {", "`best`: 5, `b`: {", load_state, "`best` is 5, want an object" },
     { "state.json", "`extra`: 1", "`extra`: 2", load_state, "`best.extra` is 2" },
     { "state.json", "`rises`: 0", "`rise`: 0", load_state, "`best.rises` is missing" },
