@@ -145,8 +145,8 @@ TALES := build/tales
 TALES_RUN := runs/tales
 ifeq ($(DEVICE),cuda)
 TALES_BYTES := 40000000
-TRAIN_OPTIONS ?= --model d12 --dtype bf16 --context 512 --batch 64 --steps 1200 --lr 6e-4 --warmup 100 --val-every 300 \
-	--prompt "Once " --sample-every 1200 --sample-tokens 500 --temperature 0.6
+TRAIN_OPTIONS ?= --model d12 --dtype bf16 --context 512 --batch 64 --total-batch 0 --steps 1200 --lr 6e-4 --warmup 100 \
+	--val-every 300 --prompt "Once " --sample-every 1200 --sample-tokens 500 --temperature 0.6
 else
 TALES_BYTES := 4000000
 TRAIN_OPTIONS ?= --layers 4 --heads 4 --channels 128 --context 128 --batch 8 --steps 1800 --lr 3e-3 --warmup 100 \

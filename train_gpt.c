@@ -74,6 +74,7 @@ static void prepare_run(Run *run) {
             run->from ? format_string("%s: a vocabulary of", run->from) : "--vocab", run->config.V);
     if (s->sample_every) run->config.cache_tokens = sample_cache_tokens(&run->config, run->tokenizer, s);
     if (run->dir.path && !comm_rank) run->config.host_bytes = saver_host_bytes(&run->config);
+    if (!run->from && !s->profile) run->info.recipe = recipe_choose(s, run->options, &run->config);
     batch_choose(s, &run->config, TRAIN);
     run->step.sequences = update_sequences(s, run->config.T, run->resume.checkpoint != NULL);
     run->schedule = schedule_of(s, run->options);
@@ -87,6 +88,7 @@ static void print_banner(Run *run) {
     run->info = (RunInfo){
         .version = VERSION, .command = run->command, .out = run->dir.path, .data = corpus_text(&run->corpus),
         .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .device = &run->device,
+        .recipe = run->info.recipe,
         .config = &run->config, .options = run->options, .val_floor = run->corpus.val_floor,
         .steps = s->steps, .log_every = s->log_every };
     report_banner(&run->info);

@@ -33,8 +33,9 @@ medians() {
 run() {           # run NAME GPUS MODEL BATCH: its medians are in $dir/NAME, clock and power of GPU 0 too
     nvidia-smi --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits -i 0 -lms 200 > "$dir/$1.smi" &
     smi=$!
-    ./train_gpt --data "$data" --model "$3" --dtype bf16 --context 1024 --batch "$4" --steps $((steps + 10)) \
-        --warmup 5 --val-every 0 --out none --log-every 1 --gpus "$2" > "$dir/$1.out" 2> "$dir/$1.err" ||
+    ./train_gpt --data "$data" --model "$3" --dtype bf16 --context 1024 --batch "$4" --total-batch 0 \
+        --steps $((steps + 10)) --lr 1e-3 --warmup 5 --val-every 0 --out none --log-every 1 --gpus "$2" \
+        > "$dir/$1.out" 2> "$dir/$1.err" ||
         { kill $smi; tail -n 2 "$dir/$1.err" >&2; return 1; }
     kill $smi
     medians "$dir/$1.out" > "$dir/$1"

@@ -99,8 +99,8 @@ for spec in "$@"; do
             attention=auto
             [ $program = train_gpt ] || attention=naive
             set -- "$gpt" --attention $attention --data "$source" --out none --model "$model" \
-                --context "$T" --batch "$B" --steps "$all" --dtype $dtype --lr 3e-4 --warmup 0 --val-every 0 \
-                --val-fraction 0 --log-every 1 ;;
+                --context "$T" --batch "$B" --total-batch 0 --steps "$all" --dtype $dtype --lr 3e-4 --warmup 0 \
+                --val-every 0 --val-fraction 0 --log-every 1 ;;
         llmc) set -- stdbuf -oL "$LLMC" -i "$source" -j "$source" -e "$model" -b "$B" -t "$T" -d $((B * T)) -x "$all" \
             -l 3e-4 -c 0.1 -v $((all + 1)) -m 1 -s 0 -r 0 -pi fs -pf "$dir" -pn 1 -pr 0 -pg 1 ;;
         *) set -- "$python" "$here/bench_step_torch.py" "$program" "$source" "$model" "$B" "$T" "$all" ${NANOGPT:-} ;;

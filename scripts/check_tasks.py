@@ -105,7 +105,7 @@ def per_character(log_probabilities, choices):
 def compare(program, options, model, encode, start, task, path, what):
     with tempfile.TemporaryDirectory() as scratch:
         run = subprocess.run([program, "--eval", model.name_or_path, "--task", task, path, "--out", f"{scratch}/items",
-                              *options], capture_output=True, text=True)
+                              "--dtype", "f32", *options], capture_output=True, text=True)
         if run.returncode:
             sys.exit(f"check_tasks: {what}: {run.stderr}")
         with open(f"{scratch}/items", encoding="utf-8") as file:

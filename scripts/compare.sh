@@ -28,7 +28,7 @@ rm -rf "$out"
 mkdir -p "$out"
 case $("$gpt" --version) in
 *cuda*) device=cuda bytes=40000000
-    defaults="model=d12 context=1024 batch=32 dtype=bf16 steps=700 lr=6e-4" ;;
+    defaults="model=d12 context=1024 batch=32 dtype=bf16 steps=700 lr=6e-4 warmup=100 total-batch=0" ;;
 *) device=cpu bytes=2000000
     defaults="layers=4 heads=4 channels=128 context=128 batch=8 steps=600 lr=3e-3" ;;
 esac

@@ -274,7 +274,7 @@ def parse():
     for name, value in dict(batch=16, total_batch=0, steps=2000, warmup=100, decay=0, seed=1, threads=0, val_every=250,
                             val_tokens=1048576).items():
         p.add_argument("--" + name.replace("_", "-"), type=int, default=value)
-    p.add_argument("--schedule", choices=["cosine", "linear", "wsd"], default="cosine")
+    p.add_argument("--schedule", choices=["cosine", "linear", "wsd", "constant"], default="cosine")
     p.add_argument("--optimizer", choices=["adamw", "muon"], default="adamw")
     p.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: autocast; the weights stay f32")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -283,7 +283,7 @@ def parse():
         a = p.parse_known_args(read_settings(a.config) + sys.argv[1:])[0]
     if not a.data:
         p.error("want --data")
-    a.min_lr = a.lr / 10 if a.min_lr is None else a.min_lr
+    a.min_lr = a.lr if a.schedule == "constant" else a.lr / 10 if a.min_lr is None else a.min_lr
     return a
 
 

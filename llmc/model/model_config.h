@@ -6,9 +6,15 @@
 #include "../options/settings.h"
 
 /* The model of the options, with a vocabulary of V unless --vocab is given; or the sizes of a checkpoint. Data types,
-   --recompute, --deterministic, --dropout and the split over ranks come from the options. from: the checkpoint,
-   NULL = none; config: its sizes. Fails when an option contradicts the checkpoint, and on sizes that make no model. */
-GPTConfig model_config(const Settings *settings, const char *from, const GPTConfig *config, int V);
+   --recompute, --deterministic, --dropout and the split over ranks come from the options; --dtype auto is replaced.
+   from: the checkpoint, NULL = none; config: its sizes. Fails when an option contradicts the checkpoint, and on sizes
+   that make no model. */
+GPTConfig model_config(Settings *settings, const char *from, const GPTConfig *config, int V);
+
+/* For random weights of --model d12 or larger: sets --lr, --warmup and --total-batch where they are not given, to the
+   usual ones of its size. Returns them, a new string for the banner; NULL = another model. Precedes batch_choose and
+   update_sequences. */
+char *recipe_choose(Settings *settings, Option *options, const GPTConfig *config);
 
 /* Fails on a rank whose sizes or options differ from those of rank 0: another host's checkpoint may have another
    config.json, or other options in its state.json. from: as above; sequences: of an update. */

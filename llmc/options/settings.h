@@ -14,7 +14,7 @@
 #define DTYPE_NAMES      "f32|bf16"                             /* DType, kernels/tensor.h */
 #define RECOMPUTE_NAMES  "none|gelu|layernorm|block"            /* Recompute, model/gpt_tensors.h */
 #define OPTIMIZER_NAMES  "adamw|muon"                           /* OptimizerKind, model/gpt_tensors.h */
-#define SCHEDULE_NAMES   "cosine|linear|wsd"                    /* ScheduleKind, train/schedule.h */
+#define SCHEDULE_NAMES   "cosine|linear|wsd|constant"           /* ScheduleKind, train/schedule.h */
 #define MODEL_NAMES      "d2, d4, d6, d8, d12 = gpt2 (124M), d24 = gpt2-medium (355M), d36 = gpt2-large (774M), " \
                          "d48 = gpt2-xl (1558M)"
 
@@ -63,7 +63,8 @@
     \
     T(TITLE("Model")) \
     X(TEXT,    model,            NULL,      ARGUMENT("NAME"),   KEPT, \
-      "one of " MODEL_NAMES " (default d4, or the checkpoint's)", "model-type config-name model-size") \
+      "one of " MODEL_NAMES " (default d4, or the checkpoint's); from d12 up it sets --lr, --warmup, " \
+      "--total-batch of random weights", "model-type config-name model-size") \
     X(INTEGER, layers,           "0",       RANGE(0, 1000),     KEPT, "blocks; 0 = as in --model", \
       "n-layer n-layers num-layers num-hidden-layers depth") \
     X(INTEGER, heads,            "0",       RANGE(0, 65536),    KEPT, "attention heads; 0 = as in --model", \
@@ -76,7 +77,8 @@
       "n-ctx n-positions max-position-embeddings") \
     X(INTEGER, vocab,            "0",       RANGE(0, 1 << 24),  KEPT, \
       "vocabulary; 0 = 256 (bytes), the tokenizer's, 50257 for shards", "vocab-size") \
-    X(CHOICE,  dtype,            "f32",     CHOICES(DTYPE_NAMES), KEPT, "precision of the computation", \
+    X(CHOICE,  dtype,            "auto",    CHOICES("auto|" DTYPE_NAMES), KEPT, \
+      "auto = bf16 on a GPU, f32 on a CPU", \
       "bf16 fp16 bf16-full-eval precision mixed-precision amp half torch-dtype") \
     X(CHOICE,  attention,        "auto",    CHOICES("auto|flash|naive"), KEPT, \
       "flash needs O(T) memory, naive O(T^2); auto = the fastest", \
@@ -100,10 +102,10 @@
       "tokens of an update, from several micro-batches; 0 = from one", \
       "-d gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches " \
       "total-batch-size global-batch-size") \
-    X(REAL,    lr,               "0.001",   RANGE(0, 1e6),      KEPT, "peak learning rate; 6e-4 is usual for d12", \
+    X(REAL,    lr,               "0.001",   RANGE(0, 1e6),      KEPT, "peak learning rate", \
       "-l learning-rate max-lr peak-lr") \
     X(REAL,    min_lr,           NULL,      RANGE(0, 1e6),      KEPT, \
-      "learning rate at the end; equal to --lr: constant (default a tenth of --lr)", \
+      "learning rate at the end (default a tenth of --lr)", \
       "-q learning-rate-decay-frac final-lr-frac min-learning-rate lr-min min-lr-ratio decay-lr") \
     X(CHOICE,  schedule,         "cosine",  CHOICES(SCHEDULE_NAMES), KEPT, \
       "of --lr; wsd = constant, then linear over --decay", "-k lr-scheduler-type lr-scheduler lr-schedule scheduler") \

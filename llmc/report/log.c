@@ -244,9 +244,11 @@ static char *model_text(const RunInfo *run) {
     FILE *file = string_open(&text, &size, "the model's line");
     fprintf(file, "%d layers, %d heads, %d channels, context %d", c->L, c->NH, c->C, c->T);
     if (c->context_parallel > 1) fprintf(file, " (%d on each of %d ranks)", gpt_local_tokens(c), c->context_parallel);
-    fprintf(file, ", vocabulary %d, %s parameters, %s%s, %s attention", c->V,
+    const int is_exact = c->dtype == F32 || c->deterministic || !strcmp(run->attention, "naive");
+    fprintf(file, ", vocabulary %d, %s parameters, %s%s%s, %s attention", c->V,
             count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype),
-            c->dtype == F32 && !device_refuse_dtype(BF16) ? " (--dtype bf16 is faster)" : "", run->attention);
+            c->dtype == F32 && !device_refuse_dtype(BF16) ? " (--dtype bf16 is faster)" : "",
+            is_exact ? "" : " (a resume is exact to the bit with --deterministic)", run->attention);
     if (c->dropout > 0) fprintf(file, ", dropout %g", c->dropout);
     fclose(file);
     return text;
@@ -260,6 +262,8 @@ void log_describe(FILE *file, const RunInfo *run, int as_comments) {
         { "output", as_comments || !run->out ? NULL : format_string("%s", run->out) },
         { "device", format_string("%s%s, %s, %s", ranks, backend_name, device->name, device->detail) },
         { "model",  model_text(run) },
+        { "recipe", run->recipe && *run->recipe
+                    ? format_string("%s (chosen by the model; options win)", run->recipe) : NULL },
         { "data",   format_string("%s", run->data) },
         { "memory", format_string("%s%s", run->memory, comm_size > 1 ? " on each" : "") } };
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {

@@ -22,6 +22,7 @@ typedef struct {
     const char *version, *command;        /* command: a line, as command_line makes it */
     const char *out;                      /* the run directory; NULL = none */
     const char *data, *memory, *attention;      /* for the banner: two lines, and the name of the attention */
+    const char *recipe;                   /* options that the model has chosen; NULL or "" = none */
     const DeviceInfo *device;
     const GPTConfig  *config;
     const Option     *options;

@@ -3,7 +3,7 @@
 #define LLMC_SCHEDULE_H
 #include "../options/settings.h"
 
-typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD } ScheduleKind;
+typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT } ScheduleKind;
 
 typedef struct {
     ScheduleKind kind;

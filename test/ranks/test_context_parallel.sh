@@ -11,7 +11,8 @@ fi
 
 make_text text 8000 1500
 # 5 heads of 10, 3 blocks, chunks of 6 tokens at 4 ranks; an epoch ends in step 7
-model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 3 --heads 5 --channels 40 --context 48"
+model="--data $dir/text/train.txt --val-data $dir/text/val.txt --dtype f32"
+model="$model --layers 3 --heads 5 --channels 40 --context 48"
 train="$model --steps 24 --warmup 5 --val-every 8 --val-tokens 1000 --save-every 12 --total-batch $((12 * 48 * 2))"
 
 expect "one rank" "$gpt" $train --batch 12 --out "$dir/one"
@@ -64,7 +65,7 @@ for prompt in On "Once there was a tale that"; do    # within a rank's 24 tokens
     expect "a sample" "$gpt" $share --batch 1 --recompute block --init "$dir/teller" --steps 1 --lr 1e-3 --val-every 0 \
         --sample-every 1 --sample-tokens $tokens --temperature 0 --prompt "$prompt" --out "$dir/sample-$tokens"
     sed '1,/: a sample$/d; /^log /,$d' "$dir/expect.out" > "$dir/sample.of-rank"
-    "$gpt" --sample "$dir/sample-$tokens" --sample-tokens $tokens --temperature 0 --prompt "$prompt" \
+    "$gpt" --sample "$dir/sample-$tokens" --dtype f32 --sample-tokens $tokens --temperature 0 --prompt "$prompt" \
         > "$dir/sample.of-all" 2> /dev/null
     expect "the text of its checkpoint, which one rank has" cmp "$dir/sample.of-rank" "$dir/sample.of-all"
     is "its bytes" "$(wc -c < "$dir/sample.of-all")" 49

@@ -15,7 +15,8 @@ fi
 
 make_text text 8000 1500
 # nothing divides: 40 channels, 5 heads, a vocabulary of 256 padded to 256 rows, 3 blocks; an epoch ends in step 11
-model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 3 --heads 5 --channels 40 --context 31"
+model="--data $dir/text/train.txt --val-data $dir/text/val.txt --dtype f32"
+model="$model --layers 3 --heads 5 --channels 40 --context 31"
 train="$model --steps 24 --warmup 5 --val-every 8 --val-tokens 1000 --save-every 12"
 train="$train --total-batch $((12 * 31 * 2))"
 dropped="$model --steps 12 --warmup 5 --val-every 8 --val-tokens 1000 --dropout 0.2 --total-batch $((12 * 31 * 2))"

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/../shell.sh"
 
 make_text text 3000 1500
-text="--data $dir/text/train.txt --val-data $dir/text/val.txt"
+text="--data $dir/text/train.txt --val-data $dir/text/val.txt --dtype f32"
 model="$text --layers 2 --heads 2 --channels 32 --batch 4 --warmup 5"
 small="$model --context 16"
 
@@ -67,7 +67,7 @@ close_test "--init continues from saved weights, also with a longer context"
 if in_turn 3; then
     mkdir "$dir/user" && cp "$dir/text/train.txt" "$dir/user/my.book.txt"
     for i in 0 1; do cp "$dir/text/val.txt" "$dir/user/val_$i.txt"; done
-    short="--layers 1 --heads 2 --channels 16 --context 16 --batch 2 --warmup 2"
+    short="--layers 1 --heads 2 --channels 16 --context 16 --batch 2 --warmup 2 --dtype f32"
     cd "$dir/user" || exit 2
     expect "a dry run" "$gpt" my.book.txt $short --steps 4 --dry-run
     expect "writes nothing" test ! -e runs
@@ -158,7 +158,7 @@ fi
 awk 'BEGIN { for (i = 0; i < 300; i++) printf "abc" }' > "$dir/abc.txt"
 awk 'BEGIN { for (i = 0; i < 100; i++) printf "cba" }' > "$dir/cba.txt"
 worse="--data $dir/abc.txt --val-data $dir/cba.txt --layers 1 --heads 2 --channels 32 --context 16 --batch 4 --warmup 5"
-worse="$worse --lr 1e-2 --min-lr 1e-2 --steps 60 --val-every 5 --save-every 20"
+worse="$worse --dtype f32 --lr 1e-2 --min-lr 1e-2 --steps 60 --val-every 5 --save-every 20"
 says() { is "$1" "$(grep -ac -- "$2" "$dir/expect.out")" 1; }       # says WORDS PATTERN: on one line
 best_of() {       # best_of RUN: the step
     cells "$1" step val_loss | awk -F, '$2 != "" && (min == "" || $2 < min) { min = $2; at = $1 } END { print at }'
@@ -171,10 +171,10 @@ is "what is kept" "$(ls "$dir/worse" | grep step | tr '\n' ' ')" "$best step-000
 says "the last line" "checkpoint $dir/worse/step-00000060, best $dir/worse/$best (val loss $val_loss)$"
 says "warning" "warning: val loss rose in 3 validations in a row, to .*--dropout, .*--early-stop"
 is "in the log" "$(grep -c '"event": "warning", .*val loss rose' "$dir/worse/log.jsonl")" 1
-expect "--eval takes it" "$gpt" --eval "$dir/worse" "$dir/cba.txt"
+expect "--eval takes it" "$gpt" --eval "$dir/worse" "$dir/cba.txt" --dtype f32
 says "and says so" "^checkpoint $dir/worse/$best: the best of the run, val loss $val_loss; the last is step 60"
 says "its loss" "loss $val_loss nats"
-expect "the link is a checkpoint" "$gpt" --eval "$dir/worse/best" "$dir/cba.txt"
+expect "the link is a checkpoint" "$gpt" --eval "$dir/worse/best" "$dir/cba.txt" --dtype f32
 is "of itself" "$(grep -c '^checkpoint ' "$dir/expect.out")$(grep -c "loss $val_loss nats" "$dir/expect.out")" 01
 refuses "--resume --perturb yes: the run began with --perturb no" "$gpt" --resume "$dir/worse" --perturb
 for keep in 1 0; do        # the fourth validation after the best
@@ -300,7 +300,7 @@ END
 fi
 
 # ---- Evaluation and samples
-expect "evaluate" "$gpt" --eval "$dir/a-flash-f32" --data "$dir/text/val.txt"
+expect "evaluate" "$gpt" --eval "$dir/a-flash-f32" --data "$dir/text/val.txt" --dtype f32
 is "it says how much of the text" "$(grep -c ', all of [0-9]* tokens' "$dir/expect.out")" 1
 logged=$(cells "$dir/a-flash-f32" val_loss | tail -n 1)
 printed=$(sed -n 's/.*loss \([0-9.]*\) nats per byte.*/\1/p' "$dir/expect.out")
@@ -310,7 +310,7 @@ is "it says how much" "$(grep -c ', the first 64 of [0-9]* tokens' "$dir/expect.
 val=$dir/text/val.txt
 tail -c $((($(wc -c < "$val") + 3) / 4)) "$val" > "$dir/quarter.txt"
 loss_of() {
-    "$gpt" --eval "$dir/a-flash-f32" "$@" > "$dir/loss.out" 2> "$dir/loss.err"
+    "$gpt" --eval "$dir/a-flash-f32" --dtype f32 "$@" > "$dir/loss.out" 2> "$dir/loss.err"
     sed -n 's/the last //; s/.*: loss \(.*\) tokens.*/\1/p' "$dir/loss.out"
 }
 quarter=$(loss_of "$dir/quarter.txt")
@@ -323,7 +323,8 @@ close_test "--eval gives the logged loss"
 
 sample() {        # sample FILE OPTIONS...: what is sampled into $dir/FILE, without the words about it
     into=$1; shift
-    "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 30 "$@" > "$dir/$into" 2> "$dir/$into.err" || wrong "sample $*"
+    "$gpt" --sample "$dir/a-flash-f32" --dtype f32 --sample-tokens 30 "$@" > "$dir/$into" 2> "$dir/$into.err" ||
+        wrong "sample $*"
 }
 sample drawn
 seed=$(sed -n 's/^seed \([0-9]*\)$/\1/p' "$dir/drawn.err")
@@ -372,7 +373,7 @@ printf '%s\n' '{"context": "Once", "choices": ["upon", "the"], "label": 0}' '' \
     '{"context": "a context of 16", "choices": ["or", "a", "b"], "label": 1}' \
     '{"context": "a", "choices": ["0123456789012345", "b"], "label": 1}' > "$items"
 echo '{"text": "Once upon a time"}' > "$dir/words.jsonl"
-evaluate="$gpt --eval $dir/a-flash-f32"
+evaluate="$gpt --eval $dir/a-flash-f32 --dtype f32"
 printed() { is "$1" "$(grep -Ec "$2" "$dir/expect.out")" 1; }       # printed WORDS PATTERN: on one line
 expect "a task" $evaluate "$items" --task multiple-choice
 share='[01]\.[05]000 \+- 0\.[05]000'

@@ -13,7 +13,7 @@ can_preload() { [ -f "$faults" ] && ! grep -q __asan_init "$gpt"; }     # the sa
 
 make_text text 3000 1500
 small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 1 --heads 2 --channels 16 --context 16"
-small="$small --batch 2 --threads 1"
+small="$small --dtype f32 --batch 2 --threads 1"
 
 same_checkpoints() {  # same_checkpoints A B: every checkpoint of A is in B, byte for byte
     for step in "$1"/step-????????; do

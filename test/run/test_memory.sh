@@ -16,8 +16,9 @@ taken() {
         sed -n 's/^RssAnon:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$pid/status" 2>/dev/null
     fi
 }
-if [ "$cuda" ]; then options="--model d12 --dtype bf16 --vocab 256 --context 1024 --batch 16 --steps 60" slack=524288
-else                 options="--model d4 --context 256 --batch 24 --steps 1" slack=65536
+if [ "$cuda" ]; then
+    options="--model d12 --dtype bf16 --vocab 256 --context 1024 --batch 16 --total-batch 0 --steps 60" slack=524288
+else options="--model d4 --context 256 --batch 24 --steps 1" slack=65536
 fi
 options="--data $dir/text/train.txt --val-fraction 0 --out $dir/run $options"      # with copies for checkpoints
 expect "plan" "$gpt" $options --dry-run

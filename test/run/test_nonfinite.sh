@@ -30,7 +30,7 @@ tr ' -~' '\200-\336' < "$dir/good.txt" > "$dir/bad.txt"
 cp "$dir/good.txt" "$dir/data.txt"
 cd "$dir" || exit 2
 expect "train" "$gpt" --data data.txt --val-fraction 0 --layers 2 --heads 2 --channels 32 --context 32 --batch 4 \
-    --lr 3e-3 --warmup 5 --beta2 0.99 --steps 200 --save-every 5 --skip-spikes 6 --deterministic --out clean
+    --dtype f32 --lr 3e-3 --warmup 5 --beta2 0.99 --steps 200 --save-every 5 --skip-spikes 6 --deterministic --out clean
 cd - > /dev/null || exit 2
 is "updates on good data" "$(updates "$dir/clean/step-00000200")" 200
 continue_run clean 00000170 spoilt bad
@@ -75,7 +75,7 @@ fi
 
 # ---- Non-finite losses
 wild="--data $dir/good.txt --val-fraction 0 --layers 2 --heads 2 --channels 32 --context 16 --batch 4 --steps 50"
-wild="$wild --lr 1e6 --min-lr 1e6 --warmup 5 --clip 0 --weight-decay 1000"
+wild="$wild --dtype f32 --lr 1e6 --min-lr 1e6 --warmup 5 --clip 0 --weight-decay 1000"
 refuses "not applied. First non-finite tensor: activation h.0." "$gpt" $wild --out none
 is "lines before" "$(grep -c 'not applied' "$dir/refuse.out")" 0
 refuses "10 such steps without an update between them" "$gpt" $wild --on-nan skip --out "$dir/wild" --save-every 1

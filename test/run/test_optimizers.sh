@@ -9,7 +9,8 @@ ranks="2 3 4"
 near=${cuda:+1e-3}              # updates are rounded to bf16 there
 make_text text 8000 1500
 # three blocks: two ranks have two and one, of four ranks one has none
-model="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 3 --heads 5 --channels 40 --context 31"
+model="--data $dir/text/train.txt --val-data $dir/text/val.txt --dtype f32"
+model="$model --layers 3 --heads 5 --channels 40 --context 31"
 train="$model --optimizer muon --steps 24 --warmup 5 --val-every 12 --val-tokens 1000 --save-every 12 --lr 3e-3"
 train="$train --total-batch $((12 * 31 * 2)) --deterministic"
 has() { grep -aoE '"(momentum_buffer|exp_avg|exp_avg_sq)\.transformer\.h\.0\.[a-z_.0-9]*"' "$1/optimizer.safetensors" |

@@ -262,8 +262,10 @@ static void the_banner_has_a_line_each(void) {
     GPTConfig large = { .L = 12, .NH = 12, .C = 768, .T = 1024, .V = 50257, .dtype = BF16 };      /* 124,439,808 */
     info.out = "runs/input";
     info.config = &large;
+    info.recipe = "--lr 0.0006";
     want = STRING("train_gpt 0\noutput  runs/input\ndevice  %s, a device, of 1 core\nmodel   12 layers, 12 heads, 768 "
-                  "channels, context 1024, vocabulary 50257, 124M parameters, bf16, flash attention\n"
+                  "channels, context 1024, vocabulary 50257, 124M parameters, bf16 (a resume is exact to the bit with "
+                  "--deterministic), flash attention\nrecipe  --lr 0.0006 (chosen by the model; options win)\n"
                   "data    input.txt\nmemory  213 MiB of 7.6 GiB free\n", backend_name);
     text = printed(print_banner, &info);
     EXPECT(!strcmp(text, want), "%s", text);

@@ -36,7 +36,7 @@ static void unknown_names(void) {
         { "--block-size=64", "use --context" }, { "--n_layer=6", "use --layers" }, { "--max_iters=100", "use --steps" },
         { "--per-device-train-batch-size=8", "use --batch" }, { "--eval_iters=20", "use --val-tokens N (validate on" },
         { "--gradient_accumulation_steps=4", "use --total-batch N (tokens of an" },
-        { "--bf16", "use --dtype f32|bf16 (precision" },
+        { "--bf16", "use --dtype auto|f32|bf16 (auto = bf16" },
         { "--wandb_log=True", "log.csv and log.jsonl are always written, remove it" },
         { "--log-jsonl", "this option is gone; log.jsonl is" }, { "--compile=False", "not needed, remove it" },
         { "--attn_pdrop=0.2", "use --dropout N (rate" }, { "--nproc_per_node=8", "use --gpus" },
@@ -141,6 +141,34 @@ static void models(void) {
         { "--model gpt: want one of d2, d4", NULL, { "--model=gpt" } },
     };
     for (int i = 0; i < COUNT(bad); i++) expect_fails(bad[i].want, make_model, &bad[i]);
+}
+
+/* From d12 up: what is not given is that of the size, an update of whole micro-batches. */
+static void recipes(void) {
+    static const struct { const char *want, *word[5]; double lr; int64_t warmup, total_batch; } cases[] = {
+        { "--lr 0.0006, --warmup 400, --total-batch 524288",
+          { "--model=d12" }, 6e-4, 400, 1 << 19 },
+        { "--lr 0.0003, --warmup 700, --total-batch 522240",
+          { "--model=gpt2-medium", "--batch=102", "--steps=19k" }, 3e-4, 700, 5 * 102 * 1024 },
+        { "--lr 0.0017, --warmup 4, --total-batch 524288",
+          { "--model=d36", "--optimizer=muon", "--steps=20", "--batch=auto" }, 1.7e-3, 4, 1 << 19 },
+        { "--total-batch 1048576", { "--model=gpt2-xl", "--lr=1", "--warmup=9", "--batch=1024" },
+          1, 9, 1 << 20 },
+        { NULL, { "--model=d8" }, 1e-3, 100, 0 },
+        { NULL, { "--layers=12", "--channels=768", "--heads=12" }, 1e-3, 100, 0 },
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        Case c = {0};
+        memcpy(c.word, cases[i].word, sizeof cases[i].word);
+        parse(&c);
+        GPTConfig config = model_config(&s, NULL, NULL, 256);
+        char *text = recipe_choose(&s, table, &config);
+        EXPECT(text == cases[i].want || (text && cases[i].want && !strcmp(text, cases[i].want)), "%s", text);
+        EXPECT(s.lr == cases[i].lr && s.warmup == cases[i].warmup && s.total_batch == cases[i].total_batch,
+               "%s: %g, %lld, %lld", c.word[0], s.lr, (long long)s.warmup, (long long)s.total_batch);
+        free(text);
+    }
+    EXPECT(!strcmp(s.dtype, device_refuse_dtype(BF16) ? "f32" : "bf16"), "--dtype auto: %s", s.dtype);
 }
 
 /* ---- --config */
@@ -310,6 +338,7 @@ int main(void) {
     RUN(answers_name_options);
     RUN(one_word_is_the_data);
     RUN(models);
+    RUN(recipes);
     RUN(values_in_a_file);
     RUN(bad_files);
     RUN(written_settings_are_read_to_the_bit);

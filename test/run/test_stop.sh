@@ -21,7 +21,7 @@ says() {          # says NAME PATTERN: in $dir/NAME.out
 
 make_text text 60000 20000
 small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 2 --heads 2 --channels 32 --context 64"
-small="$small --batch 4 --warmup 5 --seed 3 --deterministic"
+small="$small --dtype f32 --batch 4 --warmup 5 --seed 3 --deterministic"
 endless="$small --steps 1000000 --save-every 0 --val-every 0"
 
 # ---- Stopped in the middle, whenever that is, and resumed: the same bytes at the end

@@ -91,7 +91,7 @@ static void below_is_unbiased(void) {
 /* ---- schedule */
 
 static void schedules_at_their_corners(void) {
-    enum { COSINE = SCHEDULE_COSINE, LINEAR = SCHEDULE_LINEAR, WSD = SCHEDULE_WSD };
+    enum { COSINE = SCHEDULE_COSINE, LINEAR = SCHEDULE_LINEAR, WSD = SCHEDULE_WSD, CONSTANT = SCHEDULE_CONSTANT };
     static const struct { int kind, warmup, total, decay, step; double want; } at[] = {     /* peak 1, final 0.1 */
         { COSINE, 9, 109, 0,   0, 0.1  }, { COSINE, 9, 109, 0,   8, 0.9  }, { COSINE, 9, 109, 0,   9, 1    },
         { COSINE, 9, 109, 0,  59, 0.55 }, { COSINE, 9, 109, 0, 109, 0.1  }, { COSINE, 9, 109, 0, 999, 0.1  },
@@ -103,10 +103,12 @@ static void schedules_at_their_corners(void) {
         { WSD,    9, 109, 20, 89, 1    }, { WSD,    9, 109, 20, 99, 0.55 }, { WSD,    9, 109, 20, 108, 0.145 },
         { WSD,    9, 109, 20, 109, 0.1 }, { WSD,    9, 109, 0, 108, 1    }, { WSD,    9, 109, 0, 109, 0.1  },
         { WSD,    9, 109, 500, 9, 1    }, { WSD,    9, 109, 500, 59, 0.55 }, { WSD,   0, 1,   1,   0, 1    },
+        { CONSTANT, 9, 109, 0, 8, 0.9  }, { CONSTANT, 9, 109, 0, 108, 1 }, { CONSTANT, 9, 109, 0, 109, 1 },
         { COSINE, 9, 5,   0,   4, 0.5  }, { COSINE, 9, 5,   0,   5, 0.1  },     /* a run shorter than its warm-up */
     };
     for (int i = 0; i < COUNT(at); i++) {
-        Schedule s = { (ScheduleKind)at[i].kind, 1, 0.1, at[i].warmup, at[i].total, at[i].decay };
+        const double final = at[i].kind == CONSTANT ? 1 : 0.1;
+        Schedule s = { (ScheduleKind)at[i].kind, 1, final, at[i].warmup, at[i].total, at[i].decay };
         double got = schedule_learning_rate(&s, at[i].step);
         EXPECT(fabs(got - at[i].want) < 1e-12, "row %d: kind %d, step %d of %d: %.15g, want %.15g", i, at[i].kind,
                at[i].step, at[i].total, got, at[i].want);
