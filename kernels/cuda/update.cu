@@ -182,6 +182,7 @@ template <class To, class Sum, class From, bool ADD> static void write_rows(Tens
 
 /* sum without data: 0 */
 template <bool ADD> static void write_rows_of(const char *op, Tensor to, Tensor sum, Tensor from) {
+    if      (!tensor_count(to))                      return;         /* a rank without tokens; no launch is empty */
     if      (ADD && sum.dtype == BF16)               write_rows<bf16, bf16, bf16, ADD>(to, sum, from);
     else if (to.dtype == BF16 && from.dtype == F32)  write_rows<bf16, float, float, ADD>(to, sum, from);
     else if (to.dtype == F32  && from.dtype == BF16) write_rows<float, float, bf16, ADD>(to, sum, from);
