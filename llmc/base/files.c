@@ -13,6 +13,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* ---- Reading */
@@ -278,6 +279,11 @@ void file_rename(const char *from, const char *to) {
     REQUIRE(rename(from, to) == 0, "%s: cannot rename to %s: %s", from, to, strerror(errno));
     sync_parent(to);
 }
+
+#ifndef RENAME_EXCHANGE                 /* musl 1.2.5 declares neither; Linux 3.15 has both */
+#define RENAME_EXCHANGE 2
+#define renameat2(...) syscall(SYS_renameat2, __VA_ARGS__)
+#endif
 
 void file_exchange(const char *a, const char *b, const char *aside) {
     if (renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE)) {

@@ -264,7 +264,7 @@ void json_write_string(FILE *file, const char *text) {
         size_t length = utf8_length((const unsigned char *)text, strnlen(text, 4));
         if (!length)                             fputs("\\ufffd", file);
         else if (*text == '"' || *text == '\\')  fprintf(file, "\\%c", *text);
-        else if (*text >= 0 && *text < ' ')      fprintf(file, "\\u%04x", *text);
+        else if ((unsigned char)*text < ' ')     fprintf(file, "\\u%04x", *text);
         else                                     fwrite(text, 1, length, file);
         text += length ? length : 1;
     }
