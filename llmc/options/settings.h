@@ -43,7 +43,7 @@
       "continue a run, --resume runs/book; options that are given win", \
       "-y resume-from-checkpoint resume-from resume-path") \
     X(TEXT,    init,             NULL,      ARGUMENT("CHECKPOINT"), KEPT, \
-      "start from the weights of a checkpoint; a longer --context repeats its position table", \
+      "start from the weights of a checkpoint; another --context repeats or cuts its position table", \
       "model-name-or-path from-pretrained pretrained ckpt-path load-from") \
     X(TEXT,    eval,             NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, or else on all of --data", "eval-only do-eval evaluate") \
@@ -169,6 +169,8 @@
       "--sample continues what you type; Ctrl-C ends an answer, then the program", "") \
     X(INTEGER, sample_tokens,    "200",     RANGE(1, 1e9),      KEPT, "length of a sample", \
       "-g max-new-tokens num-tokens max-length gen-length sample-length") \
+    X(TEXT,    stop,             "",        ARGUMENT("TEXT"),   KEPT, "end a sample before this text, with \\n, \\t", \
+      "stop-string stop-strings stop-sequence stop-sequences stop-token reverse-prompt") \
     X(REAL,    temperature,      "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token", \
       "temp") \
     X(INTEGER, top_k,            "0",       RANGE(0, 1 << 24),  KEPT, \

@@ -1,4 +1,5 @@
 #include "generate.h"
+#include <ctype.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -14,6 +15,13 @@
 
 /* ---- Samples, side by side */
 
+typedef struct {                /* of a sample: its prompt, if that is written, and the answer */
+    FILE  *stream;              /* to text */
+    char  *text;
+    size_t size, end, written;  /* end: before the first character that may begin how->stop */
+    int    has_ended;
+} Text;
+
 typedef struct {
     GPT      *model;
     Tokenizer tokenizer;
@@ -21,21 +29,13 @@ typedef struct {
     int64_t   step;             /* of training */
     FILE     *file;
     int       is_raw;           /* file gets the bytes of tokens as they are: no terminal, not the log of a run */
-    int32_t   end_of_text;      /* -1 = none */
-    int32_t  *token;            /* (count, samples): the text so far; end_of_text from a sample's end on */
+    int32_t  *token;            /* (count, samples): the context, also behind the end of a sample's text */
     size_t    count, room;
     size_t    first, cached;    /* the model's context begins at the first token; its cache has those up to cached */
     int64_t   index;            /* number of the next token to generate */
-    size_t    answer;           /* the first token generated for the current prompt */
+    Text     *text;             /* (samples): of the current prompt */
+    int       open;             /* samples that have not ended */
 } Samples;
-
-static int32_t token_of(const Samples *s, size_t at, int b) {
-    return s->token[at * (size_t)s->how->samples + (size_t)b];
-}
-
-static int has_ended(const Samples *s, int b) {
-    return s->count > s->answer && token_of(s, s->count - 1, b) == s->end_of_text;
-}
 
 /* Adds a token to each sample; stride: from a sample's to the next one's. */
 static void append(Samples *s, const int32_t *token, int stride) {
@@ -53,6 +53,21 @@ static void make_room(Samples *s, size_t n) {
     s->cached = s->first = s->count - (n + T / 2 < T ? n + T / 2 : T);
 }
 
+/* Adds a token of the answer, which ends at tokenizer_end_of_text and before how->stop. */
+static void add_to_text(Samples *s, Text *t, int32_t token) {
+    const size_t length = strlen(s->how->stop);
+    const int is_end = token == tokenizer_end_of_text(s->tokenizer, s->model->config.V);
+    size_t left;
+    if (t->has_ended) return;
+    if (!is_end) tokenizer_print(s->tokenizer, token, t->stream, 1);
+    fflush(t->stream);
+    while ((left = t->size - t->end) && (is_end || !length ||
+                                         memcmp(t->text + t->end, s->how->stop, left < length ? left : length)))
+        t->end++;
+    t->has_ended = is_end || (length && left >= length);
+    s->open -= t->has_ended;
+}
+
 /* Generates the next token of each sample; for a single sample possibly several, up to max and the end of the text. */
 static void generate(Samples *s, int64_t max) {
     GPT *m = s->model;
@@ -63,75 +78,71 @@ static void generate(Samples *s, int64_t max) {
     double *uniform = host_alloc((size_t)(samples * count) * sizeof *uniform, "the random numbers of a token");
     int32_t *next = host_alloc((size_t)(samples * count) * sizeof *next, "the tokens of a step");
     for (int b = 0; b < samples; b++) {
-        for (int i = 0; i < n; i++) batch[b * n + i] = token_of(s, s->cached + (size_t)i, b);
+        for (int i = 0; i < n; i++) batch[b * n + i] = s->token[(s->cached + (size_t)i) * (size_t)samples + (size_t)b];
         for (int i = 0; i < count; i++)
             uniform[b + i] = random_uniform(s->how->seed, RANDOM_SAMPLE, (uint32_t)s->step,
                                             (uint64_t)b << 40 | (uint64_t)(s->index + i));
     }
     gpt_set_window(m, at, n);
     gpt_load(m, batch, NULL);
-    int made = gpt_next(m, s->how->sampling, count, uniform, next);
-    for (int i = 1; i < made; i++) if (next[i] < 0 || next[i - 1] == s->end_of_text) made = i;
+    const int made = gpt_next(m, s->how->sampling, count, uniform, next);
     for (int b = 0; b < samples; b++)
         REQUIRE(next[b] >= 0, "sample: the logit of token %d is not finite: the model has diverged, take an earlier "
                 "checkpoint", -1 - next[b]);
-    for (int i = 0; i < made; i++) {
-        for (int b = 0; b < samples; b++) if (has_ended(s, b)) next[i + b] = s->end_of_text;
+    for (int i = 0; i < made && next[i] >= 0 && s->open; i++, s->index++) {
+        for (int b = 0; b < samples; b++) add_to_text(s, &s->text[b], next[i + b]);
         s->cached = s->count;
         append(s, next + i, 1);
         make_room(s, 1);
     }
-    s->index += made;
     free(next);
     free(uniform);
     free(batch);
 }
 
-/* Writes the tokens of a sample from `at` on, up to its end; returns the next one to write. */
-static size_t write_tokens(const Samples *s, int b, size_t at) {
-    for (; at < s->count && (at < s->answer || token_of(s, at, b) != s->end_of_text); at++) {
-        tokenizer_print(s->tokenizer, token_of(s, at, b), s->file, s->is_raw);
-        if (s->how->copy) tokenizer_print(s->tokenizer, token_of(s, at, b), s->how->copy, 1);
-    }
+static void write_text(const Samples *s, Text *t) {
+    for (; t->written < t->end; t->written++)
+        tokenizer_print(TOKENIZER_BYTES, (unsigned char)t->text[t->written], s->file, s->is_raw);
     fflush(s->file);
-    return at;
 }
 
 static volatile sig_atomic_t is_answering, is_interrupted;      /* interactive mode on a terminal */
 
 /* Continues all samples by the text and up to how->count generated tokens. An empty first text is a token that is not
    written. The first sample is written token by token, the others at the end. */
-static void answer(Samples *s, const char *text, int is_echoed) {
-    static int is_warned;
-    const int T = s->model->context;
+static void answer(Samples *s, const char *text) {
     const int64_t end = s->index + s->how->count;
-    const int32_t start = tokenizer_start(s->tokenizer, s->model->config.V);
-    int length, goes_on = 1;
+    int length;
     int32_t *prompt = tokenizer_encode(s->tokenizer, text, s->model->config.V, &length);
     for (int i = 0; i < length; i++) append(s, prompt + i, 0);
-    free(prompt);
-    if (!s->count) append(s, &start, 0);
-    s->answer = s->count;
-    const size_t begin = is_echoed ? s->count - (size_t)length : s->count;
-    /* before the text, which a message would interrupt; the last token is not passed to the model */
-    const int64_t tokens = (int64_t)(s->count - s->first) + s->how->count;
-    if (tokens - 1 > T && !is_warned++)
-        fprintf(stderr, "train_gpt: warning: a sample of up to %lld tokens is longer than the context of %d tokens: "
-                "the model sees the last %d to %d\n", (long long)tokens, T, T / 2 + 1, T);
+    if (!s->count) append(s, &(int32_t){ tokenizer_start(s->tokenizer, s->model->config.V) }, 0);
     make_room(s, (size_t)length);
-    size_t written = write_tokens(s, 0, begin);
-    while (goes_on && s->index < end && !is_interrupted && !stop_requested()) {
-        generate(s, end - s->index);
-        written = write_tokens(s, 0, written);
-        goes_on = 0;
-        for (int b = 0; b < s->how->samples; b++) goes_on |= !has_ended(s, b);
+    for (Text *t = s->text; t < s->text + s->how->samples; t++) {
+        *t = (Text){0};
+        t->stream = string_open(&t->text, &t->size, "the text of a sample");
+        for (int i = 0; i < length && !s->how->is_interactive; i++)
+            tokenizer_print(s->tokenizer, prompt[i], t->stream, 1);
+        fflush(t->stream);
+        t->end = t->size;
     }
-    for (int b = 0; b < s->how->samples; b++) {
-        if (b) fputs("---\n", s->file), write_tokens(s, b, begin);
+    s->open = s->how->samples;
+    write_text(s, s->text);
+    while (s->open && s->index < end && !is_interrupted && !stop_requested()) {
+        generate(s, end - s->index);
+        write_text(s, s->text);
+    }
+    for (Text *t = s->text; t < s->text + s->how->samples; t++) {
+        if (t > s->text) fputs("---\n", s->file);
+        if (!t->has_ended) t->end = t->size;
+        write_text(s, t);
         tokenizer_print_end(s->file);
         putc('\n', s->file);
+        if (s->how->copy) fwrite(t->text, 1, t->end, s->how->copy);
+        fclose(t->stream);
+        free(t->text);
     }
     fflush(s->file);
+    free(prompt);
 }
 
 /* Text from stdin as a new string: a line, NULL at the end, or all without the newline at its end. CRLF is a newline; a
@@ -143,6 +154,11 @@ static char *read_prompt(int is_line) {
     size_t size = 0;
     int c;
     while ((c = getchar()) != EOF && !(is_line && c == '\n')) {
+        if (is_line && c == '\33') {        /* a key of a terminal, such as an arrow: ESC [ 1 ; 5 C, ESC O P */
+            while ((c = getchar()) != EOF && strchr("[O;0123456789", c)) { }
+            if (!isalpha(c) && c != '~') ungetc(c, stdin);
+            continue;
+        }
         REQUIRE(c, "%s: a zero byte at position %zu, want text", option, size);
         REQUIRE(size < MAX, "%s: more than %d bytes, want a shorter text", option, MAX);
         if (c == '\n' && size && text[size - 1] == '\r') size--;
@@ -170,13 +186,15 @@ static void answer_lines(Samples *s) {
     const int is_terminal = isatty(STDIN_FILENO);
     const char *text = s->how->prompt;
     signal(SIGINT, on_interrupt);
+    if (is_terminal)
+        fputs("Enter continues the text, Ctrl-D ends; rlwrap in front of the command edits lines\n", stderr);
     for (char *line; ; text = "", free(line)) {        /* the prompt is part of the first line only */
         if (is_terminal) fputs("> ", stderr);
         if (!(line = read_prompt(1))) break;
         char *all = format_string("%s%s", text, line);
         is_interrupted = 0;
         is_answering = 1;
-        answer(s, all, 0);
+        answer(s, all);
         is_answering = 0;
         free(all);
     }
@@ -186,20 +204,15 @@ static void answer_lines(Samples *s) {
 void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file) {
     Samples s = { .model = model, .tokenizer = tokenizer, .how = sample, .step = step, .file = file,
                   .is_raw = !sample->copy && !isatty(fileno(file)),
-                  .end_of_text = tokenizer_end_of_text(tokenizer, model->config.V) };
+                  .text = host_alloc((size_t)sample->samples * sizeof *s.text, "the text of samples") };
     gpt_set_cache(model, sample->samples, model->purpose == GENERATE ? model->config.T : model->config.cache_tokens);
     if (sample->is_interactive) answer_lines(&s);
-    else                        answer(&s, sample->prompt, 1);
+    else                        answer(&s, sample->prompt);
+    free(s.text);
     free(s.token);
 }
 
 /* ---- By the settings */
-
-static Sample sample_of(const Settings *s, const char *prompt) {
-    return (Sample){ .prompt = prompt, .count = (int)s->sample_tokens, .samples = (int)s->num_samples,
-                     .is_interactive = s->interactive, .sampling = { s->temperature, (int)s->top_k, s->top_p },
-                     .seed = (uint64_t)s->seed };
-}
 
 /* \n, \t and \\ as a user types them; any other backslash stays. A new string. */
 static char *unescape(const char *typed) {
@@ -213,37 +226,49 @@ static char *unescape(const char *typed) {
     return text;
 }
 
+/* Made once. Fails where prompt or --stop do not suit the tokenizer. */
+static Sample sample_of(const Settings *s, Tokenizer tokenizer, const GPTConfig *config, int *length) {
+    static Sample sample;
+    const int is_first = !sample.prompt, T = config->T;
+    if (is_first)
+        sample = (Sample){ .prompt = strcmp(s->prompt, "-") ? unescape(s->prompt) : read_prompt(0),
+                           .stop = unescape(s->stop), .count = (int)s->sample_tokens, .samples = (int)s->num_samples,
+                           .is_interactive = s->interactive, .seed = (uint64_t)s->seed,
+                           .sampling = { s->temperature, (int)s->top_k, s->top_p } };
+    REQUIRE(!*s->stop || tokenizer != TOKENIZER_IDS, "--stop '%s': the text of token ids is not known; want "
+            "--tokenizer DIR", s->stop);
+    free(tokenizer_encode(tokenizer, sample.prompt, config->V, length));
+    if (is_first && *length > T && !comm_rank)
+        print_line(stderr, "warning: the prompt has %d tokens, the context %d: the model sees the last %d to %d",
+                   *length, T, T / 2 + 1, T);
+    return sample;
+}
+
 int sample_cache_tokens(const GPTConfig *config, Tokenizer tokenizer, const Settings *s) {
-    char *prompt = unescape(s->prompt);
     int length;
-    free(tokenizer_encode(tokenizer, prompt, config->V, &length));
-    free(prompt);
+    sample_of(s, tokenizer, config, &length);
     const int64_t tokens = (length ? length : 1) + s->sample_tokens;
     return tokens < config->T ? (int)tokens : config->T;
 }
 
 void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *report, int64_t step) {
     if (comm_rank) return;
-    char *text = NULL, *prompt = unescape(s->prompt);
+    char *text = NULL;
     size_t size;
     if (step) print_line(stdout, "step %lld: a sample", (long long)step);
     heartbeat_busy(1);             /* other ranks wait */
-    Sample sample = sample_of(s, prompt);
+    Sample sample = sample_of(s, tokenizer, &model->config, &(int){0});
     sample.copy = string_open(&text, &size, "a sample");
     sample_text(model, tokenizer, &sample, step, stdout);
     fclose(sample.copy);
     report_sample(report, step, text, size);
-    free(prompt);
     free(text);
     heartbeat_busy(0);
 }
 
 void sample_checkpoint(GPT *model, Tokenizer tokenizer, const Settings *s, const char *note) {
-    char *prompt = strcmp(s->prompt, "-") ? unescape(s->prompt) : read_prompt(0);
-    Sample sample = sample_of(s, prompt);
-    free(tokenizer_encode(tokenizer, prompt, model->config.V, &(int){0}));      /* an error is then the only output */
+    const Sample sample = sample_of(s, tokenizer, &model->config, &(int){0});
     if (note) fprintf(stderr, "checkpoint %s\n", note);
-    fprintf(stderr, "seed %lld\n", (long long)s->seed);
+    if (s->temperature > 0) fprintf(stderr, "seed %lld\n", (long long)s->seed);
     sample_text(model, tokenizer, &sample, 0, stdout);
-    free(prompt);
 }

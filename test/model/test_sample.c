@@ -248,10 +248,11 @@ static int spaces_of(const char *text) {
 /* What sample_text writes, as a string; copy: as into the log of a run. */
 static int samples = 1;
 static FILE *copy;
+static const char *stop = "";
 
 static void sampled(GPT *m, Tokenizer tokenizer, const char *prompt, int count, double temperature, int64_t step,
                     char text[256]) {
-    Sample sample = { .prompt = prompt, .count = count, .samples = samples, .seed = SEED,
+    Sample sample = { .prompt = prompt, .stop = stop, .count = count, .samples = samples, .seed = SEED,
                       .copy = copy, .sampling = { .temperature = temperature, .top_p = 1 } };
     FILE *file = tmpfile();
     sample_text(m, tokenizer, &sample, step, file);
@@ -342,6 +343,40 @@ static void text_from_a_model(void) {
     losses_of_a_batch(&m, after);
     EXPECT(!memcmp(before, after, sizeof before), "the losses differ after sampling");
     gpt_free(&m);
+}
+
+/* The first size bytes of a text after its prompt, up to the stop. */
+static int size_before_stop(const char *text, int size) {
+    const char *found = memmem(text + 1, (size_t)size - 1, stop, strlen(stop));
+    return found ? (int)(found - text) : size;
+}
+
+/* Every part of an answer, which begins and ends inside of tokens, too. */
+static void text_ends_before_a_stop(void) {
+    GPT m;
+    char both[256], got[256], part[8];
+    Tokenizer bpe = tokenizer_open("test/reference/bpe");
+    gpt_create(&m, (GPTConfig){ .L = 1, .NH = 2, .C = 16, .T = T, .V = 500, .cache_tokens = T }, "auto", B, T, TRAIN);
+    fill_normally(&m, SEED, 0.5, 0);
+    sampled(&m, bpe, "a", 20, 1, 3, got);
+    const int first = (int)strlen(got) - 1;
+    samples = 2;
+    sampled(&m, bpe, "a", 20, 1, 3, both);
+    const char *second = both + first + 5;
+    const int rest = (int)strlen(second) - 1;
+    for (int at = 1, n = 1; at + n <= first; n % 7 ? n++ : (at += n = 1)) {
+        snprintf(part, sizeof part, "%.*s", n, both + at);
+        stop = part;
+        sampled(&m, bpe, "a", 20, 1, 3, got);
+        const char *want = STRING("%.*s\n---\n%.*s\n", size_before_stop(both, first), both,
+                                  size_before_stop(second, rest), second);
+        EXPECT(!strcmp(got, want), "stop '%s': %s, want %s", part, got, want);
+    }
+    EXPECT(first > 40 && first < 200 && rest > 40, "%d and %d bytes", first, rest);
+    samples = 1;
+    stop = "";
+    gpt_free(&m);
+    tokenizer_close(bpe);
 }
 
 /* A model whose token at position p is followed by 300 + p, at position 13 by the end of the text. Tokens that gpt_next
@@ -445,11 +480,11 @@ static void interactive(void) {
                        output));
     const char *answer = text_of(output);
     EXPECT(strlen(answer) == 18 && !strncmp(answer, "Once\nee", 7), "%s", answer);
-    const char *want = STRING("ee\r\n%.10s\r\n", answer + 7);
+    const char *want = STRING("e^[[1;5A^[OAe\r\n%.10s\r\n", answer + 7);
 
     pid_t child = start_on_terminal(run, "10");
     EXPECT(wait_for_prompt(), "no prompt");
-    type("ee\n");
+    type("e\33[1;5A\33OAe\n");                  /* with Ctrl and the arrow up, and the arrow alone */
     EXPECT(wait_for_prompt() && !strcmp(heard, want), "answer: %s, want %s", heard, want);
     type("eeee\n");
     EXPECT(wait_for_prompt() && strlen(heard) >= 18 && !strncmp(heard, "eeee\r\n", 6), "second answer: %s", heard);
@@ -481,6 +516,7 @@ int main(void) {
     RUN(extreme_numbers_and_logits);
     RUN(tokens_from_logits);
     RUN(text_from_a_model);
+    RUN(text_ends_before_a_stop);
     RUN(ends_amid_tokens_ahead);
     return test_close();
 }

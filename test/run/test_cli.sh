@@ -59,9 +59,10 @@ same_files "$dir/direct/step-00000005" "$dir/from-init/step-00000005" model.safe
     tokenizer_config.json
 expect "a longer context" "$gpt" $model --context 40 --steps 2 --out "$dir/long-context" --init "$dir/start"
 expect "its resume" "$gpt" --resume --steps 3 --out "$dir/long-context"
-refuses "--context 12: the model of" "$gpt" $model --context 12 --out none --init "$dir/start"
+expect "a shorter context" "$gpt" $model --context 12 --steps 2 --out "$dir/short-context" --init "$dir/start"
+expect "its resume" "$gpt" --resume --steps 3 --out "$dir/short-context"
 refuses "--context 56: the model of" "$gpt" --resume --context 56 --out "$dir/long-context"
-close_test "--init continues from saved weights, also with a longer context"
+close_test "--init continues from saved weights, also with a longer or shorter context"
 
 # ---- The default output directory, and runs repeated, extended and changed
 if in_turn 3; then
@@ -353,8 +354,10 @@ sample from.windows --seed 5 --prompt - < "$dir/prompt.crlf"
 expect "a prompt with CRLF and a byte order mark" cmp "$dir/from.stdin" "$dir/from.windows"
 for end in '\n' '\r\n'; do printf "ab${end}cd$end" | sample "lines${#end}" --seed 5 --interactive; done
 expect "lines with CRLF" cmp "$dir/lines2" "$dir/lines4"
-expect "longer than the context" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 300
-is "it says so once" "$(grep -ac 'longer than the context of' "$dir/expect.out")" 1
+expect "longer than the context" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 300 --temperature 0
+is "neither a warning nor a seed" "$(grep -ac 'warning\|^seed' "$dir/expect.out")" 0
+expect "a prompt longer than the context" "$gpt" --sample "$dir/a-flash-f32" --prompt "Once upon a time there was"
+is "it says so once" "$(grep -ac 'the prompt has 26 tokens, the context 16: the model sees' "$dir/expect.out")" 1
 printf 'a\000b' > "$dir/zero"
 refuse_each <<END
 want --sample | $small --prompt -
