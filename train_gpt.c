@@ -55,8 +55,8 @@ static void prepare_run(Run *run) {
     if (s->resume) run->resume = resume_find(s, run->options, &run->dir);
     run->from = run->resume.checkpoint ? run->resume.checkpoint : s->init ? run_dir_resolve(s->init, NULL) : NULL;
     GPTConfig saved = run->from ? checkpoint_config(run->from) : (GPTConfig){0};
-    if (run->from && !run->resume.checkpoint && s->context > saved.T)
-        saved.T = (int)s->context;                                  /* --init: more rows of wpe */
+    if (run->from && !run->resume.checkpoint && s->context)
+        saved.T = (int)s->context;                                  /* --init: more rows of wpe, or fewer */
     run->tokenizer = tokenizer_choose(s, tokenizer_is_given, run->from, saved.V);
     const TextFormat format = text_format(s, run->tokenizer);
     REQUIRE(s->data, "nothing to train on: want a text or token shards, such as ./train_gpt book.txt; see --help");
@@ -84,7 +84,7 @@ static void prepare_run(Run *run) {
 static void print_banner(Run *run) {
     const Settings *s = &run->settings;
     run->device = device_info();
-    MemoryPlan plan = memory_plan_check(&run->config, s->attention, (int)s->batch, TRAIN);
+    const MemoryPlan plan = memory_plan(&run->config, s->attention, (int)s->batch, TRAIN);
     run->info = (RunInfo){
         .version = VERSION, .command = run->command, .out = run->dir.path, .data = corpus_text(&run->corpus),
         .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .device = &run->device,
@@ -96,6 +96,7 @@ static void print_banner(Run *run) {
         memory_plan_print(&plan, &run->device);
         recompute_plan_print(&run->config, s->attention, (int)s->batch);
     }
+    memory_plan_check(&plan, &run->config, s->attention, (int)s->batch, TRAIN);
     if (run->resume.changes) print_line(stdout, "changed: %s", run->resume.changes);
     if (s->dry_run && !comm_rank)
         warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);

@@ -132,8 +132,8 @@ static const SafeTensor *find_item(const SafeFile *file, const Item *item, int V
     const int is_model = !*item->part->prefix;
     char got_text[256], want_text[256];
     REQUIRE(got, "%s: the tensor %s is missing: is it a GPT-2 of the same number of layers?", file->path, want.name);
-    if (is_model && item->entry->layout == POSITIONS && got->dim[0] >= 1 && got->dim[0] < want.dim[0])
-        want.dim[0] = got->dim[0];                              /* repeated by read_values */
+    if (is_model && item->entry->layout == POSITIONS && got->dim[0] >= 1)
+        want.dim[0] = got->dim[0];                              /* repeated or cut by read_values */
     REQUIRE((!strcmp(got->dtype, "F32") || (is_model && (!strcmp(got->dtype, "F16") || !strcmp(got->dtype, "BF16")))) &&
             safetensors_same_shape(got, &want), "%s: %s is %s, want %s%s", got->path, got->name,
             safetensors_shape(got, got_text), safetensors_shape(&want, want_text), is_model ? ", or F16 or BF16" : "");
@@ -167,7 +167,7 @@ static void read_values(const SafeTensor *tensor, const Item *item) {
     const Tensor t = *item->entry->field;
     char *to = memory_of(item);
     const int64_t count = tensor->bytes / (strcmp(tensor->dtype, "F32") ? 2 : 4), piece = piece_of(item->entry);
-    const int64_t all = layout == POSITIONS ? tensor_count(t) : count;          /* POSITIONS: again, up to T rows */
+    const int64_t all = layout == POSITIONS ? tensor_count(t) : count;          /* POSITIONS: T rows, also again */
     float *host = alloc_floats(piece), *whole = layout == CONV1D ? alloc_floats(count) : NULL;
     for (int64_t done = 0, n; done < count; done += n) {
         n = count - done < piece ? count - done : piece;

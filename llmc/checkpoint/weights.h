@@ -14,7 +14,7 @@ uint64_t weights_write(const char *path, const TensorTable *table, const Part *p
 
 /* path: a file, or the index of several. Tensors without a prefix (a model) may be F32, F16 or BF16, which f32 holds
    exactly, and also named without "transformer."; attention-mask buffers (attn.bias, attn.masked_bias) are ignored, and
-   so is an lm_head.weight that equals wte if the table has none; rows of wpe are repeated where the table has more.
+   so is an lm_head.weight that equals wte if the table has none; rows of wpe are repeated or cut to those of the table.
    Other tensors are F32. Fails at a NaN, an infinity, a missing tensor and one that is not in the table. Zeroes the
    token rows from V on. */
 void weights_read(const char *path, const TensorTable *table, const Part *part, int parts, int V);

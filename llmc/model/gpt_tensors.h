@@ -38,7 +38,7 @@ typedef enum {
     AS_IS,      /* the file holds what memory holds */
     CONV1D,     /* memory (out, in), file (in, out): HuggingFace's Conv1D */
     VOCABULARY, /* memory Vp rows, file V rows */
-    POSITIONS   /* memory T rows; a file with fewer rows is repeated */
+    POSITIONS   /* memory T rows; a file with fewer rows is repeated, one with more is cut */
 } FileLayout;
 
 typedef enum {

@@ -145,20 +145,29 @@ void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device) {
 }
 
 void recompute_plan_print(const GPTConfig *config, const char *attention, int B) {
-    static const char *const costs[] = { "", ", repeats the GELU", ", and the layer normalisations",
-                                         ", repeats the forward pass of the blocks" };
+    static const char *const costs[] = { "", "  repeats the GELU", "  and the layer normalisations",
+                                         "  repeats the forward pass of the blocks" };
+    static const int gpus[] = { 24, 40, 80 };       /* GiB; the checkpoint is not in a GPU's memory */
+    const size_t checkpoint = device_count() ? 0 : config->host_bytes;
     GPTConfig c = *config;
+    c.host_bytes = 0;
     char total[32];
-    for (c.recompute = RECOMPUTE_NONE; c.recompute <= RECOMPUTE_BLOCK; c.recompute++)
-        printf("  %-12s%-10s%9s%s\n", c.recompute ? "" : "--recompute ", levels[c.recompute],
-               bytes_text((double)memory_plan(&c, attention, B, TRAIN).total, total), costs[c.recompute]);
+    printf("  %-18s %12s  largest --batch in %s on a GPU of 24, 40, 80 GiB\n", "--recompute", "total",
+           config->dtype == BF16 ? "bf16" : "f32");
+    for (c.recompute = RECOMPUTE_NONE; c.recompute <= RECOMPUTE_BLOCK; c.recompute++) {
+        const size_t bytes = memory_plan(&c, attention, B, TRAIN).total + checkpoint;
+        printf("    %-16s %12s", levels[c.recompute], bytes_text((double)bytes, total));
+        for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
+            printf("%6lld", (long long)batch_largest(&c, attention, TRAIN, (int64_t)gpus[i] << 30, 0, 1 << 12, 1));
+        puts(costs[c.recompute]);
+    }
 }
 
 /* ---- --batch auto */
 
 int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose purpose, int64_t free_bytes,
                       int64_t sequences, int64_t max, int is_dry_run) {
-    int64_t largest = 1;
+    int64_t largest = 0;
     for (int64_t batch = 1; batch <= max; batch++) {
         if (sequences ? sequences % batch : batch & (batch - 1)) continue;
         double misfits = memory_plan(config, attention, (int)batch, purpose).total > (size_t)(free_bytes / 20 * 19);
@@ -176,6 +185,7 @@ void batch_choose(Settings *s, const GPTConfig *config, Purpose purpose) {
     const int divides = s->total_batch % (T * groups) == 0;      /* otherwise no batch divides them */
     const int64_t max = !divides ? 1 : !device_count() ? 16 : s->total_batch ? 1 << 20 : update < 1 ? 1 : update;
     s->batch = batch_largest(config, s->attention, purpose, device_info().free_bytes, sequences, max, s->dry_run);
+    if (!s->batch) s->batch = 1;                    /* memory_plan_check fails */
     printf("--batch auto -> %lld\n", (long long)s->batch);
 }
 
@@ -195,24 +205,23 @@ int64_t update_sequences(Settings *s, int T, int is_resume) {
     return sequences;
 }
 
-MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose) {
-    const MemoryPlan plan = memory_plan(config, attention, B, purpose);
+void memory_plan_check(const MemoryPlan *plan, const GPTConfig *config, const char *attention, int B, Purpose purpose) {
     const size_t free_bytes = (size_t)device_info().free_bytes;
-    if (plan.total <= free_bytes) return plan;
+    if (plan->total <= free_bytes) return;
     const char *option = purpose == GENERATE ? "--num-samples" : "--batch";
     const int flash_fits = !strcmp(attention, "naive") && memory_plan(config, "auto", B, purpose).total <= free_bytes;
-    GPTConfig less = *config;               /* the first level of recomputation that fits */
-    size_t less_total = plan.total;
-    while (purpose == TRAIN && less_total > free_bytes && less.recompute < RECOMPUTE_BLOCK) {
-        less.recompute++;
-        less_total = memory_plan(&less, attention, B, purpose).total;
-    }
+    GPTConfig less = *config;               /* every level of recomputation with B sequences, then with half as many */
     int fits = B;
-    while (fits && memory_plan(config, attention, fits, purpose).total > free_bytes) fits /= 2;
-    char need[32], have[32], *hint = flash_fits ? format_string("with --attention flash instead of naive it fits")
-        : less_total <= free_bytes ? format_string("with --recompute %s it fits", levels[less.recompute])
-        : fits ? format_string("with %s %d it fits; a smaller --model or --context needs less", option, fits)
-        : format_string("not even %s 1 fits: want a smaller --model or a shorter --context", option);
-    fail("out of memory: %s %d needs %s, %s are free; %s", option, B, bytes_text((double)plan.total, need),
-         bytes_text((double)free_bytes, have), hint);
+    while (fits && memory_plan(&less, attention, fits, purpose).total > free_bytes) {
+        const int is_last = purpose != TRAIN || less.recompute == RECOMPUTE_BLOCK;
+        less.recompute = is_last ? config->recompute : less.recompute + 1;
+        if (is_last) fits /= 2;
+    }
+    char need[32], have[32], batch[48] = "", level[48] = "";
+    if (fits < B) snprintf(batch, sizeof batch, " %s %d", option, fits);
+    if (less.recompute > config->recompute) snprintf(level, sizeof level, " --recompute %s", levels[less.recompute]);
+    fail("out of memory: %s %d needs %s, %s are free; %s", option, B, bytes_text((double)plan->total, need),
+         bytes_text((double)free_bytes, have), flash_fits ? "with --attention flash instead of naive it fits"
+         : fits ? format_string("with%s%s it fits; a smaller --model or --context needs less", level, batch)
+         : format_string("not even %s 1 fits: want a smaller --model or a shorter --context", option));
 }

@@ -30,15 +30,16 @@ typedef struct {
 
 /* The plan for batches of B sequences of config->T tokens. memory_plan_check fails when it needs more than is free, and
    names what would fit: flash instead of naive attention, a level of --recompute, or a smaller batch. */
-MemoryPlan memory_plan      (const GPTConfig *config, const char *attention, int B, Purpose purpose);
-MemoryPlan memory_plan_check(const GPTConfig *config, const char *attention, int B, Purpose purpose);
+MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Purpose purpose);
+void memory_plan_check(const MemoryPlan *plan, const GPTConfig *config, const char *attention, int B, Purpose purpose);
 
 char *memory_plan_text (const MemoryPlan *plan, const DeviceInfo *device);  /* new, "213 MiB of 7.60 GiB free" */
 void  memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device);  /* every part */
-void  recompute_plan_print(const GPTConfig *config, const char *attention, int B);  /* the total of every --recompute */
+/* The total of every --recompute, and the largest batch on GPUs of common sizes. */
+void  recompute_plan_print(const GPTConfig *config, const char *attention, int B);
 
 /* The largest batch whose plan takes at most 19/20 of free_bytes (the rest is for cuBLASLt, NCCL and the kernels), on
-   all ranks (in a dry run: on this one): a divisor of sequences, or with sequences = 0 a power of two, up to max; 1
+   all ranks (in a dry run: on this one): a divisor of sequences, or with sequences = 0 a power of two, up to max; 0
    where none fits. */
 int64_t batch_largest(const GPTConfig *config, const char *attention, Purpose purpose, int64_t free_bytes,
                       int64_t sequences, int64_t max, int is_dry_run);

@@ -56,12 +56,11 @@ int use_checkpoint(Settings *s, Option *options) {
             s->val_fraction);
     batch_choose(s, &config, purpose);
     const int B = (int)s->batch;
-    MemoryPlan plan = memory_plan_check(&config, s->attention, B, purpose);
-    if (s->dry_run) {
-        DeviceInfo device = device_info();
-        memory_plan_print(&plan, &device);
-        return stdio_flush();
-    }
+    const MemoryPlan plan = memory_plan(&config, s->attention, B, purpose);
+    const DeviceInfo device = device_info();
+    if (s->dry_run) memory_plan_print(&plan, &device);
+    memory_plan_check(&plan, &config, s->attention, B, purpose);
+    if (s->dry_run) return stdio_flush();
     gpt_create(&gpt, config, s->attention, B, config.T, purpose);
     checkpoint_load_model(checkpoint, &gpt);
     if (note && s->eval) fprintf(stderr, "checkpoint %s\n", note);

@@ -114,10 +114,10 @@ static void models_of_transformers(void) {
     compare(2, HF "bf16-shards/model.safetensors.index.json");
 }
 
-/* A longer context repeats the rows of wpe. */
-static void longer_context(void) {
+/* A longer context repeats the rows of wpe, a shorter one has the first of them. */
+static void other_context(int T) {
     GPTConfig config = checkpoint_config(HF "f32");
-    config.T = 2 * CONTEXT + 5;
+    config.T = T;
     GPT m;
     gpt_create(&m, config, "auto", 1, config.T, EVALUATE);
     checkpoint_load_model(HF "f32", &m);
@@ -132,6 +132,9 @@ static void longer_context(void) {
     safetensors_close(&file);
     gpt_free(&m);
 }
+
+static void longer_context(void)  { other_context(2 * CONTEXT + 5); }
+static void shorter_context(void) { other_context(CONTEXT - 3); }
 
 /* ---- Copies with a flaw */
 
@@ -394,6 +397,7 @@ int main(void) {
     test_device_open((DeviceOptions){0});
     RUN(models_of_transformers);
     RUN(longer_context);
+    RUN(shorter_context);
     RUN(bad_indexes_are_refused);
     RUN(nonfinite_and_other_models_are_refused);
     RUN(config_and_head_agree);
