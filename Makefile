@@ -159,7 +159,7 @@ train: all $(BUILD)/tales
 	./train_gpt --data $(TALES)/train.txt --val-data $(TALES)/val.txt --out $(TALES_RUN) $(TRAIN_OPTIONS)
 	@scripts/plot_loss.sh $(TALES_RUN) > $(TALES_RUN)/loss.svg && echo "loss curve $(TALES_RUN)/loss.svg"
 
-#: compare         flash, naive, the noise twin, PyTorch: the same loss curve? (DATA=FILE OPTIONS='--steps 1000')
+#: compare         flash, naive, the noise twin, PyTorch: the same loss curve? (DATA=FILE OPTIONS='--steps 1000 --out DIR')
 compare: all $(BUILD)/tales
 	@DATA='$(DATA)' TALES=$(BUILD)/tales PYTHON=$(PYTHON) scripts/compare.sh $(OPTIONS)
 

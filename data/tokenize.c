@@ -25,7 +25,7 @@ static Option table[] = {
     { .name = "field", .type = OPTION_TEXT, .value = &field, .fallback = "text", .argument = "NAME",
       .help = "of JSONL, its text" },
     { .name = "val-fraction", .type = OPTION_REAL, .value = &val_fraction, .fallback = "0.01", .min = 0, .max = 0.9,
-      .help = "the last part of the texts, kept for validation" },
+      .help = "the last part of the texts, for validation (train_gpt: 0.1 of a text)" },
     { .name = "shard-tokens", .type = OPTION_INTEGER, .value = &shard_tokens, .fallback = "100M", .min = 1,
       .max = UINT32_MAX, .help = "tokens of a shard" },
     { .name = "train-tokenizer", .type = OPTION_FLAG, .value = &train_tokenizer,

@@ -1,18 +1,24 @@
 #!/bin/sh
-# compare.sh [OPTION...] - Trains one model from one seed on the same batches with flash attention, with naive
-# attention, with flash from initial weights moved by one ulp (the twin), and with PyTorch where PYTHON (python3) has it
-# (scripts/train_reference.py, its own attention). Prints the table of scripts/compare_curves.sh and writes a page of
-# the curves. The exit code is its verdict: 0 if all are the same curve as flash.
+# compare.sh [--out DIR] [OPTION...] - Trains one model from one seed on the same batches with flash attention, with
+# naive attention, with flash from initial weights moved by one ulp (the twin), and with PyTorch where PYTHON (python3)
+# has it (scripts/train_reference.py, its own attention). Prints the table of scripts/compare_curves.sh and writes a
+# page of the curves. The exit code is its verdict: 0 if all are the same curve as flash.
+#   DIR      directory of the runs (runs/compare), which is replaced
 #   OPTION   of train_gpt, instead of the defaults: a small model on a text on a CPU, GPT-2 124M at T = 1024 on a GPU
 #   DATA     text or token shards, 'dir/train_*.bin'; without it, a text made by tales
-#   OUT      directory of the runs (runs/compare), which is replaced
 set -eu
 export LC_ALL=C
 case ${1-} in --help|-h) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit ;; esac
 here=$(dirname "$0") gpt=${TRAIN_GPT:-./train_gpt} curves=${CURVES:-./curves} python=${PYTHON:-python3}
-out=${OUT:-runs/compare} data=${DATA-}
+out=runs/compare data=${DATA-} takes_out=
+for word; do
+    shift
+    if [ "$takes_out" ]; then out=$word takes_out=; continue; fi
+    case $word in --out) takes_out=yes ;; --out=*) out=${word#*=} ;; *) set -- "$@" "$word" ;; esac
+done
+[ "$out" ] && [ -z "$takes_out" ] || { echo "compare: --out: want a directory" >&2; exit 1; }
 if [ -e "$out" ] && [ ! -f "$out/defaults.txt" ]; then
-    echo "compare: $out is not a comparison; want another OUT" >&2
+    echo "compare: $out is not a comparison; want another --out" >&2
     exit 1
 fi
 [ -z "$data" ] || [ ! -d "$out" ] || case $(cd "$(dirname "$data")" && pwd -P)/ in

@@ -194,8 +194,10 @@ Json *json_parse_line(const FileLine *line, const char *path) {
     while (blanks < line->size && isspace((unsigned char)line->text[blanks])) blanks++;
     if (blanks == line->size) return NULL;
     char *where = format_string("%s: line %lld", path, (long long)line->number);
+    REQUIRE(line->text[blanks] == '{' && blanks + 1 < line->size, "%s: begins with '%s': this is not JSONL, "
+            "in which every line is an object, {...}; jq -c '.[]' FILE makes it of an array", where,
+            format_string("%.*s", line->size - blanks < 20 ? (int)(line->size - blanks) : 20, line->text + blanks));
     Json *root = json_parse(line->text, line->size, where);
-    if (root->type != JSON_OBJECT) json_refuse(root, "an object");
     free(where);
     return root;
 }

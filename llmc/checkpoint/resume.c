@@ -43,16 +43,16 @@ static void refuse_file_of_run(const char *path) {
 static void require_data(const char *option, const char *pattern) {
     glob_t found = {0};
     REQUIRE(file_exists(pattern) || !glob(pattern, 0, NULL, &found), "--%s %s: no such file or pattern of files; "
-            "--resume continues with the data of the run: start it where the run was started, or give --%s PATH",
+            "these are the data of the run: start it where the run was started, or give --%s PATH",
             option, pattern, option);
     globfree(&found);
 }
 
-char *resume_adopt_options(Option *table, const Json *json) {
+char *resume_adopt_options(Option *table, const Json *json, const char *only) {
     const Json *settings = json_member(json, "settings", JSON_OBJECT);
     char *changes = NULL, text[256];
     size_t size;
-    for (const Json *had = settings->child; had; had = had->next) {
+    for (const Json *had = only ? NULL : settings->child; had; had = had->next) {
         const Option *gone = had->type == JSON_STRING ? options_find_gone(table, had->key, had->text) : NULL;
         REQUIRE(!gone, "--resume: %s sets --%s %.100s, which this version does not have: %s; want the version that "
                 "made it, or a new run from its weights, by --init", had->where, had->key, had->text, gone->help);
@@ -60,6 +60,7 @@ char *resume_adopt_options(Option *table, const Json *json) {
     FILE *file = string_open(&changes, &size, "the changed options");
     for (Option *o = table; o->name || o->help; o++) {
         if (!o->name || o->role != ROLE_KEPT || !json_find(settings, o->name)) continue;
+        if (only && choice_index(only, o->name) < 0) continue;
         const char *had = json_string(settings, o->name), *now = option_text(o, text);
         if (o->given && strcmp(had, now)) {
             REQUIRE(strcmp(o->name, "init") && strcmp(o->name, "perturb"), "--resume --%s %s: the run began with --%s "
@@ -108,7 +109,7 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     if (!r.checkpoint) return r;
     r.json = checkpoint_open_state(r.checkpoint);
     r.state = checkpoint_load_state(r.checkpoint);
-    r.changes = resume_adopt_options(table, r.json);
+    r.changes = resume_adopt_options(table, r.json, NULL);
     REQUIRE(r.state.step <= s->steps, "--steps %lld: %s has more: want --steps N above that, to train longer",
             (long long)s->steps, r.checkpoint);
     if (is_changed(r.json, table, "steps") && !is_changed(r.json, table, "lr")) add_rates(&r, *s, table);

@@ -17,9 +17,9 @@ typedef struct {
    checkpoints, none and no --data, a damaged one (the message then names the one before it), or fewer --steps. */
 Resume resume_find(const Settings *settings, Option *table, RunDir *dir);
 
-/* Options that are not given take the checkpoint's value. Returns the changes, as above, a new string. Fails on another
-   --init or --perturb, and where the data of the run are not found. */
-char *resume_adopt_options(Option *table, const Json *json);
+/* Options that are not given, only those of "data|val-data" or NULL = all, take the checkpoint's value. Returns the
+   changes, as above, a new string. Fails on another --init or --perturb, and where data of the run are not found. */
+char *resume_adopt_options(Option *table, const Json *json, const char *only);
 
 /* Fails if a model of bytes gets token ids or reversed, and if the data differ although the options that name them
    (data, val-data, val-fraction) are the checkpoint's. is_default_out: the run was found by the name of the data, which

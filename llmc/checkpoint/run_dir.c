@@ -68,11 +68,14 @@ static void restore_old(const RunDir *dir) {
 
 /* ---- Choosing and opening */
 
-/* runs/NAME. "books/emma.txt" gives emma, "web/train_?.bin" train, "web/??.bin" web. */
+/* runs/NAME. "books/emma.txt" gives emma; shards and patterns their directory: "web/train_?.bin" web, or else train. */
 static char *base_of(const char *data) {
     Path path = path_of(".", data);
-    char *end = path.text + strcspn(path.text, "*?["), *name = strrchr(path.text, '/') + 1;
-    if (*end) *end = 0;
+    char *end = path.text + strcspn(path.text, "*?[");
+    const int are_parts = *end || ends_with(data, ".bin");
+    *end = 0;
+    char *name = strrchr(path.text, '/') + 1;
+    if (are_parts && !strchr("./", name[-2])) *name = 0;
     else if ((end = strrchr(name, '.')) && end > name) *end = 0;
     for (end = strchr(path.text, 0); end > path.text && strchr("/._-", end[-1]); ) *--end = 0;
     name = strrchr(path.text, '/');
@@ -256,11 +259,14 @@ char *run_dir_resolve(const char *path, char **note) {
     const int is_dir = file_is_dir(path);
     Path found = is_dir ? file_parent(path_of(path, "model").text) : file_parent(path), last;
     if (note) *note = NULL;
-    REQUIRE(file_exists(path), "%s: no such file or directory: want the directory of a run or a checkpoint", path);
+    REQUIRE(file_exists(path), "%s: no such file or directory: want the directory of a run or a checkpoint "
+            "(scripts/download_gpt2.sh downloads GPT-2 to data/gpt2)", path);
     REQUIRE(is_dir || ends_with(path, "model.safetensors") || ends_with(path, "model.safetensors.index.json"), "%s: "
             "want a directory with model.safetensors, that file itself, or the index of its shards", path);
     REQUIRE(!is_dir || fnmatch("*step-[0-9]*.partial*", found.text, 0), "%s: is a checkpoint that was not finished: "
             "use an earlier one", path);
+    REQUIRE(checkpoint_has_model(found.text) || !dir_has_file(found.text, "adapter_config.json"), "%s: is a LoRA "
+            "adapter: want it merged into its model, in Python model.merge_and_unload().save_pretrained(DIR)", path);
     if (is_dir && !checkpoint_has_model(path)) {
         find_step(path, ANY_FILES, INT64_MAX, &last);
         REQUIRE(find_step(path, TO_LOAD, INT64_MAX, &found) >= 0, "%s: holds no checkpoint, want config.json and "
@@ -305,8 +311,11 @@ Tokenizer tokenizer_choose(const Settings *s, int is_given, const char *from, in
 }
 
 TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
+    const char *out = s->eval ? s->eval : s->out;
     const TextFormat format = { .tokenizer = tokenizer, .documents = choice_index(DOCUMENT_NAMES, s->documents),
-                                .field = s->field };
+                                .field = s->field, .in_memory = s->eval != NULL,
+                                .spare = !out ? "runs" : !strcmp(out, "none") ? NULL :
+                                         format_string("%s", file_parent(out).text) };
     document_check_field(format.documents, s->field);
     REQUIRE((tokenizer && tokenizer_bpe(tokenizer)) || format.documents == DOCUMENT_FILE, "--documents %s: want "
             "--tokenizer DIR; without one, the bytes of a text are its tokens", s->documents);

@@ -14,8 +14,8 @@ typedef struct {
     const char *partial;       /* end of the name of a checkpoint that is being written or removed */
 } RunDir;
 
-/* The directory of --out, none for "none". out NULL: runs/NAME with the name of the data's file, up to its extension or
-   the first character of a pattern, or the first unused of runs/NAME-2, -3, ...; with resume the last that has a
+/* The directory of --out, none for "none". out NULL: runs/NAME with the name of the text, without its extension, or of
+   the directory of shards and patterns, or the first unused of runs/NAME-2, -3, ...; with resume the last that has a
    checkpoint or a log. Unless dry_run, an existing one is locked until the process ends, and with resume a checkpoint
    that a kill has left as step-N.old gets its name back. Fails while another process has the lock, and without resume
    if the directory has a checkpoint or a log. */
@@ -55,7 +55,8 @@ char *run_dir_resolve(const char *path, char **note);
    is not read where the checkpoint has a BPE. */
 Tokenizer tokenizer_choose(const Settings *settings, int is_given, const char *from, int V);
 
-/* Fails on --documents without a BPE, and on --field that would be ignored. */
+/* Tokens of texts in read-only directories are kept beside the run's directory, of --eval in memory. Fails on
+   --documents without a BPE, and on --field that would be ignored. */
 TextFormat text_format(const Settings *settings, Tokenizer tokenizer);
 
 #endif

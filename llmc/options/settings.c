@@ -71,7 +71,7 @@ void settings_help(FILE *file, const Option *table) {
           "  train_gpt --resume runs/book --steps 4k         continue, here for more steps\n"
           "  train_gpt book.txt --tokenizer DIR              on its tokens; see ./tokenize\n"
           "  train_gpt --sample runs/book --prompt 'Once '   generate text\n"
-          "  train_gpt --eval runs/book other.txt            loss on another text\n"
+          "  train_gpt --eval runs/book [other.txt]          val loss, or of another text\n"
           "  train_gpt --eval runs/book --task lambada FILE  accuracy on a task\n"
           "  train_gpt --config RUN/settings.txt --lr 2e-3   the run again, another --lr\n\n"
           "Numbers: 2000, 2e3, 2k, 1.5M, 1G, and 4Ki, 1Mi, 1Gi with powers of 1024.\n"
@@ -115,6 +115,4 @@ void settings_check(const Settings *s) {
             s->task, s->eval, s->task);
     REQUIRE(!s->task || !s->out || !strcmp(s->out, "none") || !file_name_in_use(s->out), "--out %s: exists; want a new "
             "file for the items of --task", s->out);
-    REQUIRE(!s->eval || s->data || s->val_data, "--eval %s: want a text, too, to evaluate this checkpoint on: "
-            "--data FILE or --val-data FILE", s->eval);
 }

@@ -35,7 +35,8 @@
     X(TEXT,    field,            "text",    ARGUMENT("NAME"),   KEPT, "of a JSONL object: the member with the text", \
       "text-column text-key text-field") \
     X(REAL,    val_fraction,     "0.1",     RANGE(0, 0.9),      KEPT, \
-      "last part of a text, for validation; if given, also for --eval", "validation-split-percentage val-split") \
+      "validation: last part of a text (tokenize: 0.01); if given, also for --eval", \
+      "validation-split-percentage val-split") \
     X(TEXT,    out,              NULL,      ARGUMENT("DIR"),    COMMAND, \
       "of log and checkpoints; none = no files (default runs/NAME of the data); of --task: a file, JSON per item", \
       "-o out-dir output-dir output save-dir logging-dir log-dir run-dir default-root-dir") \
@@ -46,7 +47,8 @@
       "start from the weights of a checkpoint; another --context repeats or cuts its position table", \
       "model-name-or-path from-pretrained pretrained ckpt-path load-from") \
     X(TEXT,    eval,             NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
-      "only print the loss on --val-data, or else on all of --data", "eval-only do-eval evaluate") \
+      "only print the loss on --val-data, all of --data, or else the run's validation data, in disjoint windows", \
+      "eval-only do-eval evaluate") \
     X(CHOICE,  task,             NULL,      CHOICES(TASK_NAMES), COMMAND, \
       "--eval: accuracy on {\"context\": \"1 +\", \"choices\": [\"1\", ..], \"label\": 0}", \
       "hellaswag eval-tasks tasks") \

@@ -211,11 +211,11 @@ void report_progress(Report *report, int64_t done, int64_t all) {
     if (done == 0) report->progress_start_s = report->progress_at_s = now;
     if (done == all) {
         if (is_terminal) print_in_place("");
-    } else if (now - report->progress_at_s >= (is_terminal ? 1 : LINE_SECONDS)) {
+    } else if (now - report->progress_at_s >= (is_terminal ? 1 : isatty(STDERR_FILENO) ? LINE_SECONDS : 60)) {
         duration_text((now - report->progress_start_s) * (1 / share - 1), left);
         snprintf(text, sizeof text, "evaluating %.0f%% done, %s left", 100 * share, left);
         if (is_terminal) print_in_place(text);
-        else             print_line(stderr, "%s", text);
+        else             fprintf(stderr, "%s\n", text);
         report->progress_at_s = now;
     }
 }

@@ -60,7 +60,7 @@ void report_checkpoint(Report *report, int64_t step, const char *path, double se
 void report_sample    (Report *report, int64_t step, char *text, size_t size);
 
 /* Progress of an evaluation: on a terminal once a second, in place of the step line; else a line on stderr, which
-   leaves the results on stdout alone, every 6 seconds. */
+   leaves the results on stdout alone: every 6 seconds on a terminal, once a minute in a file. */
 void report_progress(Report *report, int64_t done, int64_t all);
 
 void report_sync (Report *report);          /* fsync of the files; an error is reported */

@@ -224,8 +224,8 @@ static const char *end_of_text_of(const Json *json) {
 Bpe *bpe_open(const char *dir) {
     static const char *const off[] = { "add_prefix_space", "add_bos_token", "add_eos_token" };
     const int format = find_format(dir);
-    REQUIRE(format >= 0 || file_is_dir(dir), "%s: %s, want a directory with a tokenizer", dir,
-            file_exists(dir) ? "is a file" : "no such directory");
+    REQUIRE(format >= 0 || file_is_dir(dir), "%s: %s, want a directory with a tokenizer (scripts/download_gpt2.sh "
+            "downloads GPT-2's to data/gpt2)", dir, file_exists(dir) ? "is a file" : "no such directory");
     REQUIRE(format >= 0, "%s: no tokenizer: want tokenizer.json, vocab.json and merges.txt, or encoder.json and "
             "vocab.bpe", dir);
     Json *const file[] = { open_object(dir, formats[format][0]), open_object(dir, "tokenizer_config.json"),

@@ -127,7 +127,8 @@ static void tokenize(Tokens *t, const TextFormat *format) {
     const char **paths = host_alloc((size_t)t->file_count * sizeof *paths, "the list of texts");
     for (int i = 0; i < t->file_count; i++) paths[i] = t->file[i].name;
     Texts texts = texts_open(paths, t->file_count, format->documents, format->field);
-    char *cache = shards_cached(tokenizer_bpe(format->tokenizer), &texts, launch_local_rank > 0);
+    char *cache = shards_cached(tokenizer_bpe(format->tokenizer), &texts, format->spare, format->in_memory,
+                                launch_local_rank > 0);
     texts_close(&texts);
     free(paths);
     close_files(t);

@@ -22,11 +22,11 @@ typedef struct Tokens Tokens;
 Tokens *tokens_open(const char *pattern);
 void    tokens_close(Tokens *tokens);
 
-/* How a text becomes tokens; its bytes are the tokens unless the tokenizer is a BPE. */
-typedef struct { Tokenizer tokenizer; DocumentKind documents; const char *field; } TextFormat;
+/* How a text becomes tokens: its bytes, or those of a BPE, kept as shards_cached (llmc/tokens/shards.h) says. */
+typedef struct { Tokenizer tokenizer; DocumentKind documents; const char *field, *spare; int in_memory; } TextFormat;
 
-/* As tokens_open; texts become tokens of the BPE, in a shard beside the first (shards_cached, llmc/tokens/shards.h).
-   Fails on shards beside which there is another BPE than the format's. */
+/* As tokens_open; texts become tokens of the BPE, in a shard. Fails on shards beside which there is another BPE than
+   the format's. */
 Tokens *tokens_open_text(const char *pattern, const TextFormat *format);
 
 /* Tokens first .. first + count - 1, at least 2, as a stream that shares the files of the original, which must outlive

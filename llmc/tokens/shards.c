@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "../../kernels/check.h"
 #include "../base/os.h"
@@ -30,7 +31,7 @@ static ShardHeader header_of(FileMap map, int64_t count, int width) {
 typedef struct {
     Bpe        *bpe;
     Texts      *texts;
-    const char *dir, *cache;        /* for shards; for one file of all tokens. The other is NULL */
+    const char *dir, *cache;        /* for shards; for one file of all tokens. NULL both: that file in memory */
     uint64_t    hash;               /* the cache: of the texts */
     char       *path;               /* the current file; the cache has this name until it is complete */
     FILE       *file;               /* NULL = none is open */
@@ -55,13 +56,16 @@ static void open_shard(Writer *w) {
     const unsigned long long now = (unsigned long long)(1e9 * seconds_now());   /* another host may have this pid */
     REQUIRE(w->dir || !w->number, "%s: more than 2^32 - 1 tokens, the most of one file: want shards, made by tokenize",
             w->texts->path[0]);
+    const int is_memory = !w->cache && !w->dir;
     char *before = w->path;
-    w->path = w->cache ? format_string("%s.partial-%d-%llx", w->cache, (int)getpid(), now)
-                       : format_string("%s/%s_%06d.bin", w->dir, w->is_val ? "val" : "train", w->number);
-    REQUIRE(!file_name_in_use(w->path), "%s exists: another process writes to this directory", w->path);
-    stop_removes(w->path);
+    w->path = is_memory ? format_string("/proc/self/fd/%d", memfd_create("tokens", MFD_CLOEXEC)) :
+              w->cache  ? format_string("%s.partial-%d-%llx", w->cache, (int)getpid(), now) :
+                          format_string("%s/%s_%06d.bin", w->dir, w->is_val ? "val" : "train", w->number);
+    REQUIRE(is_memory || !file_name_in_use(w->path), "%s exists: another process writes to this directory", w->path);
+    stop_removes(is_memory ? NULL : w->path);
     free(before);
-    w->file = file_create(w->path);
+    w->file = is_memory ? fopen(w->path, "w") : file_create(w->path);
+    REQUIRE(w->file, "%s: cannot open tokens in memory: %s", w->path, strerror(errno));
     flock(fileno(w->file), LOCK_EX);
     file_write(w->file, header, sizeof header);
     w->number++;
@@ -151,7 +155,7 @@ static void write_batches(void *writer) {
     if (w->file) close_shard(w);
     if (w->dir) return;
     REQUIRE(hash_of_texts(w) == w->hash, "%s: changed while it was tokenized; start again", w->texts->path[0]);
-    file_rename(w->path, w->cache);
+    if (w->cache) file_rename(w->path, w->cache);
 }
 
 /* After gigabytes a line of JSONL may be refused, or the disk be full: the incomplete shard is removed. */
@@ -168,11 +172,10 @@ static void write_all(Writer *w) {
     print_line(stdout, "tokenized %.255s%s: %.1f MB, %lld document%s, %lld tokens, %.2f s, %.1f MB/s -> %s",
                t->path[0], t->count > 1 ? ", ..." : "", 1e-6 * (double)t->bytes, (long long)t->documents,
                t->documents == 1 ? "" : "s", (long long)(w->tokens[0] + w->tokens[1]), seconds,
-               1e-6 * (double)t->bytes / seconds, w->dir ? w->dir : w->cache);
+               1e-6 * (double)t->bytes / seconds, w->dir ? w->dir : w->cache ? w->cache : "memory");
     if (t->documents > 1 && bpe_vocabulary(w->bpe)->end_of_text < 0)
         print_line(stdout, "%lld documents are joined: the tokenizer has no end-of-text token; \"eos_token\" in its "
                    "tokenizer_config.json names one", (long long)t->documents);
-    free(w->path);
     free(w->ids);
 }
 
@@ -219,6 +222,7 @@ void shards_write(Bpe *bpe, Texts *texts, const char *dir, int64_t shard_tokens,
     directory_sync(dir);
     if (val_fraction > 0) texts->stop = (int64_t)((double)texts->bytes * (1 - val_fraction));
     write_all(&w);
+    free(w.path);
     directory_sync(dir);
     REQUIRE(file_has_name(fileno(incomplete), mark.text), "%s: another process writes to this directory", dir);
     fclose(incomplete);
@@ -246,23 +250,29 @@ static int is_whole(const char *path, int width) {
     return fits && !memcmp(&had, &want, sizeof want);
 }
 
-char *shards_cached(Bpe *bpe, Texts *texts, int wait) {
+char *shards_cached(Bpe *bpe, Texts *texts, const char *spare, int in_memory, int wait) {
     Writer w = open_writer(bpe, texts);
     w.hash = hash_of_texts(&w);
-    char *path = format_string("%s.tokens-%016llx.bin", texts->path[0], (unsigned long long)w.hash);
-    int found;
-    while (!(found = is_whole(path, w.width)) && wait) {
+    const char *text = texts->path[0], *slash = strrchr(text, '/'), *name = slash ? slash + 1 : text;
+    char *path = format_string("%s.tokens-%016llx.bin", text, (unsigned long long)w.hash);
+    int found = is_whole(path, w.width), is_read_only = access(file_parent(text).text, W_OK);
+    if (!found && spare && (in_memory || is_read_only)) {
+        char *beside = path;
+        path = format_string("%s/%s", spare, beside + (name - text));
+        free(beside);
+        if (!in_memory) directory_make(spare);
+        is_read_only = access(spare, W_OK);
+    }
+    in_memory |= is_read_only;
+    while (!(found = found || is_whole(path, w.width)) && wait && !in_memory) {
         if (!stop_hook) stop_if_requested();        /* else the rank that writes ends the run */
         usleep(100000);
     }
     if (found) return path;
-    if (file_exists(path)) print_line(stdout, "%s: damaged, or of an earlier version; made again", path);
-    const Path dir = file_parent(path);
-    REQUIRE(!access(dir.text, W_OK), "%s: %s: the tokens of %s go there; want a copy of it elsewhere, or shards made "
-            "by tokenize", dir.text, strerror(errno), texts->path[0]);
-    const char *slash = strrchr(texts->path[0], '/');
-    each_file(dir.text, slash ? slash + 1 : texts->path[0], "", remove_abandoned);
-    w.cache = path;
+    if (!in_memory && file_exists(path)) print_line(stdout, "%s: damaged, or of an earlier version; made again", path);
+    if (!in_memory) each_file(file_parent(path).text, name, "", remove_abandoned);
+    w.cache = in_memory ? NULL : path;
     write_all(&w);
-    return path;
+    free(in_memory ? path : w.path);
+    return in_memory ? w.path : path;
 }

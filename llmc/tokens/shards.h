@@ -18,10 +18,11 @@ ShardHeader shard_header(FileMap map);      /* zeros where the file is shorter *
    validation. Fails where dir has complete shards. */
 void shards_write(Bpe *bpe, Texts *texts, const char *dir, int64_t shard_tokens, double val_fraction);
 
-/* The shard of texts beside the first, TEXT.tokens-HASH.bin, a new string. Written unless an intact one of the same
-   texts, tokenizer and kind of documents exists; wait: another process writes it. Fails on more than 2^32 - 1 tokens,
-   which shards_write splits. */
-char *shards_cached(Bpe *bpe, Texts *texts, int wait);
+/* The path of a shard of the texts, a new string: TEXT.tokens-HASH.bin beside the first, or where that directory is
+   read-only in `spare`, which is made; NULL = none. Written unless an intact one of the same texts, tokenizer and kind
+   of documents exists; wait: another process writes it. in_memory, or both directories read-only: a file without a
+   name, until the process ends. Fails on more than 2^32 - 1 tokens, which shards_write splits. */
+char *shards_cached(Bpe *bpe, Texts *texts, const char *spare, int in_memory, int wait);
 
 /* Whether the name is that of a file written by shards_cached, complete or left by a kill. */
 int shards_is_cache(const char *path);

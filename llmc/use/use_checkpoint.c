@@ -1,11 +1,12 @@
 #include "use_checkpoint.h"
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include "../../kernels/check.h"
 #include "../../kernels/device.h"
 #include "../base/os.h"
 #include "../base/terminal.h"
-#include "../checkpoint/run_dir.h"
+#include "../checkpoint/resume.h"
 #include "../model/model_config.h"
 #include "../train/evaluate.h"
 #include "generate.h"
@@ -32,18 +33,28 @@ static void print_loss(GPT *model, Tokenizer tokenizer, const Settings *s, const
     REQUIRE(!(e.loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
 }
 
+/* --eval alone: the data are those of the run. Returns their DataId; NULL = options change it. */
+static const char *adopt_val_data(const Settings *s, Option *options, const char *checkpoint) {
+    Json *json = dir_has_file(checkpoint, "state.json") ? checkpoint_open_state(checkpoint) : NULL;
+    const char *val = json ? json_string(json, "val") : "none";
+    REQUIRE(strcmp(val, "none"), "--eval %s: is not of a run with validation data: want a text, too: --data FILE or "
+            "--val-data FILE", s->eval);
+    return resume_adopt_options(options, json, "data|val-data|val-fraction|val-tokens|documents|field") ? NULL : val;
+}
+
 int use_checkpoint(Settings *s, Option *options) {
     static GPT gpt;                         /* these live until the process ends */
     static Task task;
     static Corpus corpus;
     static Tokenizer tokenizer;
     static char *checkpoint, *note;
-    const int is_val = s->val_data && (option_is_typed(options, "val-data") || !option_is_typed(options, "data"));
-    const int is_part = !is_val && option_is_typed(options, "val-fraction");
-    const char *path = is_val ? s->val_data : s->data;
     if (s->sample) s->batch = s->num_samples;
     checkpoint = run_dir_resolve(s->eval ? s->eval : s->sample, &note);
     if (note) make_printable(note);
+    const char *had = s->eval && !s->data && !s->val_data ? adopt_val_data(s, options, checkpoint) : NULL;
+    const int is_val = s->val_data && (option_is_typed(options, "val-data") || !option_is_typed(options, "data"));
+    const int is_part = !is_val && option_is_typed(options, "val-fraction");
+    const char *path = is_val ? s->val_data : s->data;
     GPTConfig config = checkpoint_config(checkpoint);
     config = model_config(s, checkpoint, &config, config.V);
     tokenizer = tokenizer_choose(s, option_is_typed(options, "tokenizer"), checkpoint, config.V);
@@ -54,6 +65,8 @@ int use_checkpoint(Settings *s, Option *options) {
     else if (s->eval) corpus = corpus_open(is_part ? path : NULL, is_part ? NULL : path, s->val_fraction, &format);
     REQUIRE(!s->eval || s->task || corpus.val, "--val-fraction %g with --eval: want a text, and more than 0",
             s->val_fraction);
+    REQUIRE(!had || data_is(corpus.val, had), "%s: has changed since %s was made: it is %s, was %s; restore it, or "
+            "give the data: --data FILE or --val-data FILE", path, checkpoint, data_id(corpus.val).text, had);
     batch_choose(s, &config, purpose);
     const int B = (int)s->batch;
     const MemoryPlan plan = memory_plan(&config, s->attention, B, purpose);
@@ -69,6 +82,5 @@ int use_checkpoint(Settings *s, Option *options) {
     if (s->task)      task_evaluate(&task, &gpt, B, s->out);
     else if (s->eval) print_loss(&gpt, tokenizer, s, &corpus, path, max_tokens);
     else              sample_checkpoint(&gpt, tokenizer, s, note);
-    task_free(&task);
     return stdio_flush();
 }

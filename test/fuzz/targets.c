@@ -222,7 +222,7 @@ static void claim_values(void) {
 
 /* The model and the batch that a resume reads from config.json and state.json, and its memory plan. */
 static void plan_resume(void *dir) {
-    resume_adopt_options(options, checkpoint_open_state(dir));
+    resume_adopt_options(options, checkpoint_open_state(dir), NULL);
     claim_values();
     GPTConfig config = checkpoint_config(dir);
     config = model_config(&settings, dir, &config, 0);

@@ -94,7 +94,7 @@ if in_turn 3; then
     expect "the same data by another path" "$gpt" --resume ./my.book.txt --steps 6
     cd runs || exit 2
     for run in val=val_*.txt my.book=my.book.txt; do
-        refuses "--data ${run#*=}: no such file or pattern of files; --resume continues with the data of the run" \
+        refuses "--data ${run#*=}: no such file or pattern of files; these are the data of the run" \
             "$gpt" --resume "${run%%=*}"
         expect "it says what to do" grep -q 'start it where the run was started, or give --data PATH' "$dir/refuse.err"
     done
@@ -229,13 +229,21 @@ END
     close_test "one-line warnings"
 fi
 
+own_loss() {      # own_loss RUN UNIT PART: --eval RUN gives the last val loss of its log
+    expect "--eval $1" "$gpt" --eval "$1" --dtype f32
+    is "it says how much" "$(grep -c ", $3 [0-9]* tokens" "$dir/expect.out")" 1
+    logged=$(cells "$1" val_loss | tail -n 1)
+    printed=$(sed -n "s/.*loss \([0-9.]*\) $2.*/\1/p" "$dir/expect.out")
+    expect "--eval $printed is the val loss $logged" awk "BEGIN { d = $printed - $logged; exit !(d * d < 1e-8) }"
+}
+
 # ---- A tokenizer: trained, used for a text, carried by checkpoints, which then speak text
 if in_turn 3; then
     mkdir "$dir/bpe"
     cp "$dir/text/train.txt" "$dir/bpe/text.txt"
     expect "train a tokenizer" "$tokenize" "$dir/bpe/text.txt" --train-tokenizer --vocab-size 400 --out "$dir/bpe/tok"
     tokens="--data $dir/bpe/text.txt --tokenizer $dir/bpe/tok --layers 1 --heads 1 --channels 16 --context 64 --batch 2"
-    expect "train" "$gpt" $tokens --steps 2 --warmup 0 --out "$dir/bpe/run"
+    expect "train" "$gpt" $tokens --steps 2 --warmup 0 --dtype f32 --out "$dir/bpe/run"
     is "the text is tokenized once" "$(grep -c '^tokenized ' "$dir/expect.out")" 1
     same_files "$dir/bpe/tok" "$dir/bpe/run/step-00000002" tokenizer.json
     expect "the context" grep -q '"model_max_length": 64,$' "$dir/bpe/run/step-00000002/tokenizer_config.json"
@@ -247,7 +255,9 @@ if in_turn 3; then
         --out "$dir/bpe/more"
     expect "sample" "$gpt" --sample "$dir/bpe/more" --prompt "Once upon" --sample-tokens 3
     is "it begins with the prompt" "$(sed 1,2d "$dir/expect.out" | head -c 9)" "Once upon"
+    rm "$dir"/bpe/text.txt.tokens-*
     expect "evaluate" "$gpt" --eval "$dir/bpe/more" --data "$dir/bpe/text.txt"
+    is "no tokens stay" "$(ls "$dir"/bpe/text.txt*)" "$dir/bpe/text.txt"
     expect "per byte: the loss of all tokens over the bytes" awk -v bytes="$(wc -c < "$dir/bpe/text.txt")" \
         '{ want = $3 * $(NF - 3) / bytes; exit !($9 > 0.99 * want && $9 < 1.01 * want) }' "$dir/expect.out"
     mkdir "$dir/bpe/killed"         # between two renames
@@ -264,6 +274,7 @@ if in_turn 3; then
     expect "the command that it names" eval '"$gpt"' "$command" --dry-run
     is "vocabulary and validation of the shards" \
         "$(grep -c -e 'vocabulary 400,' -e "to validate on: $dir/bpe/shards/val_" "$dir/expect.out")" 2
+    is "the name of a run" "$(sed -n 's/^output *//p' "$dir/expect.out")" runs/shards
     is "bytes of the first shard" "$(wc -c < "$dir/bpe/shards/train_000000.bin")" 3024
     mkdir "$dir/bpe/empty" "$dir/bpe/gpt2" "$dir/bpe/no-end"
     echo "# GPT-2's" > "$dir/bpe/gpt2/vocab.bpe"
@@ -279,6 +290,7 @@ empty: no tokenizer: want tokenizer.json | $dir/bpe/text.txt --tokenizer $dir/bp
 is a directory, want a file, or shards as '$dir/bpe/shards/train_*.bin' | $dir/bpe/shards
 --field a: want --documents jsonl | $dir/bpe/text.txt --tokenizer $dir/bpe/gone --field a
 --documents line: want --tokenizer DIR | $dir/bpe/text.txt --documents line
+(scripts/download_gpt2.sh downloads GPT-2's to data/gpt2) | $dir/bpe/text.txt --tokenizer gpt2
 text.txt: is a file, want a directory with a tokenizer | $dir/bpe/text.txt --tokenizer $dir/bpe/text.txt
 the tokens of $dir/start/step-00000000 are bytes | --eval $dir/start $dir/bpe/text.txt --tokenizer $dir/bpe/gone
 END
@@ -295,17 +307,26 @@ END
         "$tokenize" "$dir/bpe/text.txt" --train-tokenizer --out "$dir/bpe/full"
     is "what is left" "$(ls "$dir/bpe/full")" ""
     expect "train on shards" "$gpt" --data "$dir/bpe/shards/train_*.bin" --val-data "$dir/bpe/shards/val_*.bin" \
-        --init "$dir/bpe/more" --steps 1 --batch 2 --out "$dir/bpe/sharded"
+        --init "$dir/bpe/more" --steps 1 --batch 2 --dtype f32 --out "$dir/bpe/sharded"
     is "its tokenizer" "$(sed -n 's/^  "tokenizer": "\(.*\)",/\1/p' "$dir/bpe/sharded/step-00000001/state.json")" bpe
+    own_loss "$dir/bpe/run" 'nats per token' "all of the last"
+    own_loss "$dir/bpe/sharded" 'nats per token' "all of"
     close_test "a tokenizer is trained, used and carried by checkpoints"
 fi
 
 # ---- Evaluation and samples
-expect "evaluate" "$gpt" --eval "$dir/a-flash-f32" --data "$dir/text/val.txt" --dtype f32
-is "it says how much of the text" "$(grep -c ', all of [0-9]* tokens' "$dir/expect.out")" 1
-logged=$(cells "$dir/a-flash-f32" val_loss | tail -n 1)
-printed=$(sed -n 's/.*loss \([0-9.]*\) nats per byte.*/\1/p' "$dir/expect.out")
-expect "--eval $printed is the val loss $logged of the log" awk "BEGIN { d = $printed - $logged; exit !(d * d < 1e-8) }"
+own_loss "$dir/a-flash-f32" 'nats per byte' "all of"
+cp "$dir/text/train.txt" "$dir/grows.txt"
+for part in 0 0.5; do
+    expect "a part of a text" "$gpt" "$dir/grows.txt" --layers 1 --heads 1 --channels 16 --context 16 --batch 4 \
+        --steps 2 --val-fraction $part --val-tokens 160 --dtype f32 --out "$dir/part-$part"
+done
+own_loss "$dir/part-0.5" 'nats per byte' "the first 160 of the last"
+echo more >> "$dir/grows.txt"
+refuse_each <<END
+grows.txt: has changed since $dir/part-0.5/step-00000002 was made | --eval $dir/part-0.5
+--eval $dir/part-0: is not of a run with validation data: want a text, too | --eval $dir/part-0
+END
 expect "evaluate a part" "$gpt" --eval "$dir/a-flash-f32" --data "$dir/text/val.txt" --val-tokens 64
 is "it says how much" "$(grep -c ', the first 64 of [0-9]* tokens' "$dir/expect.out")" 1
 val=$dir/text/val.txt
@@ -320,7 +341,8 @@ is "it says which part" "$(grep -c ', all of the last [0-9]* tokens' "$dir/loss.
 settings="--config $dir/a-flash-f32/settings.txt"
 is "the same beside the settings of a run" "$(loss_of "$val" --val-fraction 0.25 $settings)" "$quarter"
 is "what is typed, all of it, and not what the settings say" "$(loss_of "$dir/quarter.txt" $settings)" "$quarter"
-close_test "--eval gives the logged loss"
+is "the text of that run" "$(loss_of "$val")" "$(loss_of)"
+close_test "--eval gives the logged loss, alone that of the run"
 
 sample() {        # sample FILE OPTIONS...: what is sampled into $dir/FILE, without the words about it
     into=$1; shift
@@ -474,6 +496,8 @@ close_test "one run per directory; closed files; a run from --init resumes"
 
 # ---- What it refuses, and that an earlier run is not changed by it
 find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/before"
+mkdir "$dir/lora"
+: > "$dir/lora/adapter_config.json"
 refuse_each <<END
 already exists | $small --out $dir/a-flash-f32
 --resume --init x: the run began with --init none; want --resume alone | --resume $dir/a-flash-f32 --init x
@@ -484,6 +508,8 @@ no checkpoint in $dir/none | --resume --out $dir/none
 want the directory of the run, such as --resume runs/book | --resume
 --resume --out none: want the directory of a run | --resume --out none
 nothing to train on |
+lora: is a LoRA adapter: want it merged into its model, in Python model.merge_and_unload() | $text --init $dir/lora
+(scripts/download_gpt2.sh downloads GPT-2 to data/gpt2) | $text --init gpt2
 --resume $dir/nothere: no such directory or file: want the directory of a run | --resume $dir/nothere
 this is a checkpoint: want the directory of its run | --resume $dir/a-flash-f32/step-00000040/
 settings.txt: a file of a run: want its directory, --resume $dir/a-flash-f32 | --resume $dir/a-flash-f32/settings.txt

@@ -185,11 +185,11 @@ static void progress_into_a_file(void *later) {
 }
 
 static void progress_is_seen_while_it_lasts(void) {
-    double none = 0, second = 1.01, seconds = 6.01;
-    const char *text = printed_on(STDERR_FILENO, progress_into_a_file, &seconds);
-    EXPECT(!strcmp(text, "train_gpt: evaluating 25% done, 18s left\n"), "not on a terminal: got:\n%s", text);
-    EXPECT(!strchr(printed_on(STDERR_FILENO, progress_into_a_file, &second), '%'), "not on a terminal, too soon");
-    EXPECT(!strchr(printed(progress_run, &seconds), '%'), "not on stdout");
+    double none = 0, second = 1.01, seconds = 6.01, minute = 60.1;
+    const char *text = printed_on(STDERR_FILENO, progress_into_a_file, &minute);
+    EXPECT(!strcmp(text, "evaluating 25% done, 3m00s left\n"), "not on a terminal: got:\n%s", text);
+    EXPECT(!strchr(printed_on(STDERR_FILENO, progress_into_a_file, &seconds), '%'), "not on a terminal, too soon");
+    EXPECT(!strchr(printed(progress_run, &minute), '%'), "not on stdout");
     text = seen(20, progress_run, &second);
     if (!*text) { test_skip_reason = "there are no pseudo terminals"; return; }
     EXPECT(!strcmp(text, "\r\rstep 1/2\r        \revaluating 25% done\r                   "

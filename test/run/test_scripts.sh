@@ -70,6 +70,11 @@ fi
 mkdir "$dir/none"
 refuses "want runs: ./curves RUN" "$curves"
 refuses "want runs: ./curves RUN" "$curves" --frobnicate "$dir/runs/a"
+refuses "want runs: ./curves RUN" "$curves" "$dir/runs/a" -o
+"$curves" -o "$dir/o.html" "$dir/runs/a" "$dir/runs/b/log.csv" "$dir/odd/a&b=<c>/" "$dir/x=y.csv" > "$dir/o.out"
+refuses "no such file; want a run's directory" "$curves" "$dir/none" -o "$dir/o.html"
+is "the file, but for the time" "$(sed 's/"updated": [0-9]*//' "$dir/o.html")$(cat "$dir/o.out")" \
+    "$(sed 's/"updated": [0-9]*//' "$page")"
 expect "help" "$curves" --help
 refuses "curves: $dir/none/log.csv: no such file; want a run's directory" "$curves" "$dir/runs/a" "$dir/none"
 refuses "settings.txt: not a log of training steps: no column step" "$curves" "$dir/runs/a/settings.txt"
@@ -124,8 +129,8 @@ close_test "compare_curves.sh refuses runs that cannot be compared"
 
 # ---- compare.sh. So short a run has no verdict to rely on: twin and naive each differ by one sample of rounding. What
 # must hold is that the differences are of that size (some 1e-5 in 60 steps) and the verdict is that of the rule.
-TRAIN_GPT=$gpt TALES=$build/tales CURVES=$curves PYTHON=false OUT=$dir/compare scripts/compare.sh --model d2 \
-    --context 32 --batch 2 --dtype f32 --steps 60 > "$dir/compare.out" 2> "$dir/compare.err"
+TRAIN_GPT=$gpt TALES=$build/tales CURVES=$curves PYTHON=false OUT=$dir/elsewhere scripts/compare.sh --model d2 \
+    --out "$dir/compare" --context 32 --batch 2 --dtype f32 --steps 60 > "$dir/compare.out" 2> "$dir/compare.err"
 is "exit code" $? "$(awk '/  cannot tell  / { code = 2 } /  ANOTHER curve  / { code = 1 } END { print code + 0 }' \
     "$dir/compare.out")"
 for name in flash twin naive; do expect "$name" grep -q "^$name  *[0-9]" "$dir/compare.out"; done
@@ -133,16 +138,17 @@ is "verdicts" "$(grep -cE '^naive .*  (the same curve|cannot tell|ANOTHER curve)
 expect "rounding" awk '/^(twin|naive) / { n += $3 ~ /^[0-9]/ && $3 < 1e-3 } END { exit n != 2 }' "$dir/compare.out"
 expect "their losses differ" sh -c '! cmp -s "$1/flash/log.csv" "$1/twin/log.csv"' - "$dir/compare"
 expect "the page" grep -q '"name": "naive"' "$dir/compare/curves.html"
-refuses "is not a comparison; want another OUT" env TRAIN_GPT="$gpt" OUT="$dir/runs" scripts/compare.sh
+expect "OUT of the environment is not ours" test ! -e "$dir/elsewhere"
+refuses "is not a comparison; want another --out" env TRAIN_GPT="$gpt" scripts/compare.sh "--out=$dir/runs"
 for data in "$dir/compare/train.txt" "$dir/runs/../compare/flash/log.csv"; do
-    refuses "is in $dir/compare, which is replaced" env DATA="$data" OUT="$dir/compare" scripts/compare.sh
+    refuses "is in $dir/compare, which is replaced" env DATA="$data" scripts/compare.sh --out "$dir/compare"
 done
 head -c 9000 "$dir/compare/train.txt" > "$dir/short.txt"      # 2000 steps would read it many times
-DATA=$dir/short.txt TRAIN_GPT=$gpt OUT=$dir/checked scripts/compare.sh --frobnicate 2> "$dir/checked.err"
+DATA=$dir/short.txt TRAIN_GPT=$gpt scripts/compare.sh --out "$dir/checked" --frobnicate 2> "$dir/checked.err"
 is "what it prints" "$(cut -c-29 "$dir/checked.err")" "training flash
 train_gpt: --frobnicate: no s"
 for steps in "--steps 19" "--steps=5"; do
-    refuses "fewer than 20 --steps" env TRAIN_GPT="$gpt" OUT="$dir/short" scripts/compare.sh $steps --lr 1e-3
+    refuses "fewer than 20 --steps" env TRAIN_GPT="$gpt" scripts/compare.sh --out "$dir/short" $steps --lr 1e-3
 done
 close_test "compare.sh trains flash, twin and naive, and compares them"
 

@@ -102,7 +102,7 @@ static void run_job(void *argument) {
     const Job *job = argument;
     if (job->limit) limit_file_size(job->limit);
     if (job->dir) write_shards(&job->path, 1, job->kind, job->dir, 0, JOB_SHARD);
-    else tokens_open_text(job->path, &(TextFormat){ as_file.tokenizer, job->kind, "body" });
+    else tokens_open_text(job->path, &(TextFormat){ as_file.tokenizer, job->kind, "body", NULL, 0 });
 }
 
 static void a_directory_is_for_one_process(void) {
@@ -329,7 +329,7 @@ static void refused_texts(void) {
         { "caf\xe9 na\xefve", 10, "byte 0xe9 at 3, and 1 more in the first MiB, are not UTF-8" },
         { "{\"body\":\"a\"}\n{\"body\":7}\n", 24, "line 2: \"body\" is 7, want a string" },
         { "{\"body\":\"a\"}\n{\"text\":\"b\"}\n", 26, "line 2: \"body\" is missing" },
-        { "{\"body\":\"a\"}\n\n[\"b\"]\n", 20, "line 3: this is an array, want an object" },
+        { "{\"body\":\"a\"}\n\n[\"b\"]\n", 20, "line 3: begins with '[\"b\"]': this is not JSONL" },
         { "{\"body\":\"a\"}\n{\"body\":\"b\n", 23, "line 2: byte 10: found the end" },
     };
     for (int i = 0; i < COUNT(cases); i++) {
@@ -376,11 +376,37 @@ static void cached_tokens(void) {
     tokens_close(c.train);
 }
 
+/* Files: beside the text, in the other directory. Root may write everywhere. */
+static void tokens_of_a_read_only_text(void) {
+    static const struct { int in_memory, mode, other_mode, beside, in_other; } cases[] = {
+        { 1, 0777, 0777, 0, 0 }, { 1, 0555, 0777, 0, 0 }, { 0, 0555, 0555, 0, 0 }, { 0, 0555, 0777, 0, 1 },
+        { 1, 0555, 0555, 0, 1 }, { 0, 0777, 0777, 1, 1 } };
+    char *dir = IN_SCRATCH("theirs"), *other = IN_SCRATCH("ours"), *path = IN_SCRATCH("theirs/data.txt");
+    const int is_root = geteuid() == 0;
+    int32_t want[256], input[256], target[256];
+    const size_t count = ids_of((const char *const[]){ "|", a_text, NULL }, want);
+    directory_make(dir);
+    directory_make(other);
+    put_text(path, a_text);
+    for (int i = 0; i < COUNT(cases); i++) {
+        TextFormat format = { as_file.tokenizer, DOCUMENT_FILE, "text", other, cases[i].in_memory };
+        EXPECT(!(chmod(scratch, 0711) | chmod(dir, cases[i].mode) | chmod(other, cases[i].other_mode)), "case %d", i);
+        if (is_root && setresuid(65534, 65534, 0)) return;
+        Tokens *t = tokens_open_text(path, &format);
+        if (is_root) EXPECT(!setresuid(0, 0, 0), "root again");
+        tokens_eval_window(t, 0, (int)count - 1, input, target);
+        EXPECT(tokens_count(t) == (int64_t)count && !memcmp(input, want, (count - 1) * sizeof *input) &&
+               files_like(IN_SCRATCH("theirs/*")) == 1 + cases[i].beside &&
+               files_like(IN_SCRATCH("ours/data.txt.tokens-*.bin")) == cases[i].in_other, "case %d", i);
+        tokens_close(t);
+    }
+}
+
 static void hash_tokens(void *path) { tokens_fingerprint(tokens_open(path)); }
 
 static char *cache_of(Bpe *tokenizer, const char *path) {
     Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
-    char *cache = shards_cached(tokenizer, &texts, 0);
+    char *cache = shards_cached(tokenizer, &texts, NULL, 0, 0);
     texts_close(&texts);
     return cache;
 }
@@ -457,7 +483,7 @@ static void a_pattern_leaves_the_cache_out(void) {
 
 int main(void) {
     scratch_open();
-    as_file = (TextFormat){ tokenizer_open("test/reference/bpe"), DOCUMENT_FILE, "text" };
+    as_file = (TextFormat){ .tokenizer = tokenizer_open("test/reference/bpe"), .field = "text" };
     bpe = tokenizer_bpe(as_file.tokenizer);
     RUN(nothing_stays_of_a_failure);        /* first: OpenMP's threads do not survive the fork */
     RUN(two_that_write_do_not_mix);
@@ -469,6 +495,7 @@ int main(void) {
     RUN(refused_texts);
     RUN(notices);
     RUN(cached_tokens);
+    RUN(tokens_of_a_read_only_text);
     RUN(a_damaged_cache_is_made_again);
     RUN(a_cache_of_wide_ids_is_found_again);
     RUN(a_pattern_leaves_the_cache_out);

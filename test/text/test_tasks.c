@@ -140,7 +140,7 @@ static void bad_items(void) {
 #define GOOD "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": 0}\n"
     static const struct { const char *name, *text, *want; } bad[] = {
         { "multiple-choice", GOOD "\n" GOOD "{\"context\": \"a\",", "items.jsonl: line 4: byte 16: found the end" },
-        { "multiple-choice", GOOD "[1]", "items.jsonl: line 2: this is an array, want an object" },
+        { "multiple-choice", GOOD "[1]", "items.jsonl: line 2: begins with '[1]': this is not JSONL" },
         { "multiple-choice", GOOD GOOD "{\"choices\": [\"b\", \"c\"], \"label\": 0}",
           "line 3: \"context\" is missing" },
         { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\"], \"label\": 0}",
