@@ -99,7 +99,7 @@ done at step 5"
     refuses "--gpus 0: want all or an integer, 1 .. 4096" "$probe" --gpus 0
     for count in some " 1" +1; do refuses "--gpus $count: want all or" "$probe" --gpus "$count"; done
     refuses "--gpus 2: built without NCCL" env PROBE_REFUSE="built without NCCL" "$probe" --gpus 2
-    refuses "--eval and --sample use one GPU" "$gpt" --sample x --gpus 2
+    refuses "--eval and --sample do not train, and use one GPU" "$gpt" --sample x --gpus 2
     small="--dry-run --data $0 --layers 1 --channels 32 --heads 2 --batch 2 --context 8"
     if [ ! "$cuda" ]; then              # a GPU for each rank may not be there
         expect "a dry run starts no processes" "$gpt" --gpus 2 --dry-run --data "$0" --layers 1 --channels 16 \

@@ -384,6 +384,7 @@ printf 'a\000b' > "$dir/zero"
 refuse_each <<END
 want --sample | $small --prompt -
 --interactive reads from stdin, and writes one sample | --sample $dir/a-flash-f32 --interactive --num-samples 2
+--stop 'x': the text of token ids is not known | --data $dir/zeros.bin --context 64 --sample-every 9 --stop x
 END
 refuses "a zero byte at position 1" "$gpt" --sample "$dir/a-flash-f32" --prompt - < "$dir/zero"
 head -c 16777217 /dev/zero | tr '\000' x > "$dir/endless"
