@@ -33,13 +33,16 @@ static void print_loss(GPT *model, Tokenizer tokenizer, const Settings *s, const
     REQUIRE(!(e.loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
 }
 
-/* --eval alone: the data are those of the run. Returns their DataId; NULL = options change it. */
+/* --eval alone: data and, where the device has it, precision are those of the run. Returns the DataId; NULL = options
+   change them. */
 static const char *adopt_val_data(const Settings *s, Option *options, const char *checkpoint) {
+    static const char names[] = "dtype|data|val-data|val-fraction|val-tokens|documents|field";
     Json *json = dir_has_file(checkpoint, "state.json") ? checkpoint_open_state(checkpoint) : NULL;
     const char *val = json ? json_string(json, "val") : "none";
     REQUIRE(strcmp(val, "none"), "--eval %s: is not of a run with validation data: want a text, too: --data FILE or "
             "--val-data FILE", s->eval);
-    return resume_adopt_options(options, json, "data|val-data|val-fraction|val-tokens|documents|field") ? NULL : val;
+    const char *only = device_refuse_dtype(BF16) ? names + strlen("dtype|") : names;
+    return resume_adopt_options(options, json, only) ? NULL : val;
 }
 
 int use_checkpoint(Settings *s, Option *options) {
