@@ -93,7 +93,7 @@ static void print_banner(Run *run) {
         .steps = s->steps, .log_every = s->log_every };
     report_banner(&run->info);
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes) {
-        memory_plan_print(&plan, &run->device);
+        memory_plan_print(&plan);
         recompute_plan_print(&run->config, s->attention, (int)s->batch);
     }
     memory_plan_check(&plan, &run->config, s->attention, (int)s->batch, TRAIN);

@@ -128,7 +128,8 @@ char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device) {
                          bytes_text((double)device->free_bytes, free_text));
 }
 
-void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device) {
+void memory_plan_print(const MemoryPlan *plan) {
+    const DeviceInfo device = device_info();
     const struct { const char *what; size_t bytes; } rows[] = {
         { "parameters", plan->parameters }, { "gradients", plan->gradients }, { "optimizer", plan->optimizer },
         { "activations", plan->activations }, { "workspace", plan->workspace }, { "total", plan->total },
@@ -137,8 +138,8 @@ void memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device) {
     printf("memory plan\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         printf("  %-18s %12s\n", rows[i].what, bytes_text((double)rows[i].bytes, text));
-    printf("  %-18s %12s of %s\n", "free", bytes_text((double)device->free_bytes, text),
-           bytes_text((double)device->total_bytes, total));
+    printf("  %-18s %12s of %s\n", "free", bytes_text((double)device.free_bytes, text),
+           bytes_text((double)device.total_bytes, total));
     if (plan->checkpoint)
         printf("  %-18s %12s of host memory%s\n", "checkpoint", bytes_text((double)plan->checkpoint, text),
                device_count() ? "" : ", counted above");
@@ -150,8 +151,8 @@ void recompute_plan_print(const GPTConfig *config, const char *attention, int B)
     static const int gpus[] = { 24, 40, 80 };       /* GiB; the checkpoint is not in a GPU's memory */
     const size_t checkpoint = device_count() ? 0 : config->host_bytes;
     GPTConfig c = *config;
-    c.host_bytes = 0;
     char total[32];
+    c.host_bytes = 0;
     printf("  %-18s %12s  largest --batch in %s on a GPU of 24, 40, 80 GiB\n", "--recompute", "total",
            config->dtype == BF16 ? "bf16" : "f32");
     for (c.recompute = RECOMPUTE_NONE; c.recompute <= RECOMPUTE_BLOCK; c.recompute++) {
@@ -213,9 +214,8 @@ void memory_plan_check(const MemoryPlan *plan, const GPTConfig *config, const ch
     GPTConfig less = *config;               /* every level of recomputation with B sequences, then with half as many */
     int fits = B;
     while (fits && memory_plan(&less, attention, fits, purpose).total > free_bytes) {
-        const int is_last = purpose != TRAIN || less.recompute == RECOMPUTE_BLOCK;
-        less.recompute = is_last ? config->recompute : less.recompute + 1;
-        if (is_last) fits /= 2;
+        less.recompute = purpose == TRAIN && less.recompute < RECOMPUTE_BLOCK ? less.recompute + 1 : config->recompute;
+        if (less.recompute == config->recompute) fits /= 2;
     }
     char need[32], have[32], batch[48] = "", level[48] = "";
     if (fits < B) snprintf(batch, sizeof batch, " %s %d", option, fits);

@@ -34,7 +34,7 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
 void memory_plan_check(const MemoryPlan *plan, const GPTConfig *config, const char *attention, int B, Purpose purpose);
 
 char *memory_plan_text (const MemoryPlan *plan, const DeviceInfo *device);  /* new, "213 MiB of 7.60 GiB free" */
-void  memory_plan_print(const MemoryPlan *plan, const DeviceInfo *device);  /* every part */
+void  memory_plan_print(const MemoryPlan *plan);                            /* every part */
 /* The total of every --recompute, and the largest batch on GPUs of common sizes. */
 void  recompute_plan_print(const GPTConfig *config, const char *attention, int B);
 

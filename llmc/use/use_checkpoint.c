@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "../../kernels/check.h"
-#include "../../kernels/device.h"
 #include "../base/os.h"
 #include "../base/terminal.h"
 #include "../checkpoint/resume.h"
@@ -73,8 +72,7 @@ int use_checkpoint(Settings *s, Option *options) {
     batch_choose(s, &config, purpose);
     const int B = (int)s->batch;
     const MemoryPlan plan = memory_plan(&config, s->attention, B, purpose);
-    const DeviceInfo device = device_info();
-    if (s->dry_run) memory_plan_print(&plan, &device);
+    if (s->dry_run) memory_plan_print(&plan);
     memory_plan_check(&plan, &config, s->attention, B, purpose);
     if (s->dry_run) return stdio_flush();
     gpt_create(&gpt, config, s->attention, B, config.T, purpose);
