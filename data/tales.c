@@ -233,7 +233,7 @@ int main(int argc, char **argv) {
         { 0 }
     };
     fail_program = "tales";
-    options_parse(table, NULL, argc, argv);
+    options_parse(table, NULL, NULL, argc, argv);
     if (help) {
         printf("tales generates English-like text and computes its -log p under the grammar, in nats per byte.\n");
         options_help(stdout, table);

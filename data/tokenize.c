@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
     char **words = argv + files, *program = argv[0];
     const char *const *paths = (const char *const *)memmove(argv, argv + 1, (size_t)files * sizeof *argv);
     words[0] = program;
-    options_parse(table, NULL, argc - files, words);
+    options_parse(table, NULL, NULL, argc - files, words);
     if (help) {
         puts("tokenize writes texts as token shards for train_gpt.\n\n"
              "  tokenize FILE... --tokenizer DIR --out DIR    shards of texts\n"

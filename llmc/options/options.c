@@ -122,11 +122,11 @@ int option_is_typed(Option *table, const char *name) {
 }
 
 /* The row that has the name among its aliases, or NULL. */
-static const Option *find_alias(const Option *table, const char *name) {
+static Option *find_alias(const Option *table, const char *name) {
     const size_t length = strlen(name);
     for (const Option *row = table; !at_end(row) && length; row++)
         for (const char *at = row->aliases; at && (at = strstr(at, name)); at += length)
-            if ((at == row->aliases || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return row;
+            if ((at == row->aliases || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return (Option *)row;
     return NULL;
 }
 
@@ -174,7 +174,8 @@ typedef struct {
     char        name[64];           /* as it is in the table */
     const char *value;              /* NULL = none */
     char       *line;               /* of a file, with the value; NULL = the command line */
-    char        answer[FAIL_LENGTH];    /* to the last name of another program, not yet printed */
+    int         is_foreign;         /* there were names of other programs, which are answered; errors are printed */
+    int         is_python;
 } Typed;
 
 static void set_name(Typed *t, const char *dashes, const char *word) {
@@ -214,34 +215,33 @@ static char *value_of_line(char *line) {
     return value;
 }
 
-/* A name of another program, or an option that is gone: prints the answer before, as more than one may follow. */
+/* A name of another program, or an option that is gone. */
 static void answer(Typed *t, const Option *row) {
     const int is_gone = !row->name && row->choices;
     if (is_gone && t->value && !options_find_gone(t->table, t->name, t->value)) return;
-    if (*t->answer) print_line(stderr, "%s", t->answer);
+    t->is_foreign = 1;
     const char *argument = row->name ? argument_of(row) : "", *space = *argument ? " " : "";
-    if (row->name) snprintf(t->answer, FAIL_LENGTH, "%s%s: use --%s%s%s (%s)", t->where, t->typed, row->name, space,
-                            argument, row->help);
-    else           snprintf(t->answer, FAIL_LENGTH, "%s%s: %s%s", t->where, t->typed,
-                            is_gone ? "this option is gone; " : "", row->help);
+    if (row->name) print_line(stderr, "%s%s: use --%s%s%s (%s)", t->where, t->typed, row->name, space, argument,
+                              row->help);
+    else           print_line(stderr, "%s%s: %s%s", t->where, t->typed, is_gone ? "this option is gone; " : "",
+                              row->help);
 }
 
 static void set_typed(void *argument) {
     Typed *t = argument;
+    char shown[101] = "";
     if (t->line) {
-        char shown[101];
         check_utf8(t->line, "");
         snprintf(shown, sizeof shown, "%s", t->line);
         t->value = value_of_line(t->line);
-        REQUIRE(t->value, "'%s': want name = value, the value as it is, in '...', or in \"...\" with \\n, \\t, \\\", "
-                "\\\\ only", shown);
     }
     Option *option = options_find(t->table, t->name);
-    const Option *alias = option ? NULL : find_alias(t->table, t->name);
-    if (alias) {
-        answer(t, alias);
-        return;
+    if (!option && (option = find_alias(t->table, t->name))) {
+        answer(t, option);
+        if (!option->name || !t->value) return;
     }
+    REQUIRE(!t->line || t->value, "'%s': want name = value, the value as it is, in '...', or in \"...\" with \\n, \\t, "
+            "\\\", \\\\ only", shown);
     const Option *similar = option ? NULL : similar_option(t->table, t->name);
     REQUIRE(option, "%s: no such option%s%s%s", t->typed, similar ? "; did you mean --" : " (--help lists the options)",
             similar ? similar->name : "", similar ? "?" : "");
@@ -256,13 +256,58 @@ static void set_typed(void *argument) {
     option->given |= t->line ? IN_FILE : ON_COMMAND_LINE;
 }
 
-/* After the first answer other errors do not count. */
 static void read_typed(Typed *t) {
     char why[FAIL_LENGTH];
-    if (fails(set_typed, t, why) && !*t->answer) fail("%s%s", t->where, why);
+    if (!fails(set_typed, t, why)) return;
+    if (!t->is_foreign) fail("%s%s%s", t->where, why, t->is_python ? "; a text to train on needs --data" : "");
+    print_line(stderr, "%s%s", t->where, why);
 }
 
-void options_parse(Option *table, const char *positional, int argc, char **argv) {
+/* A file of options of nanoGPT. */
+static int is_python_file(const char *path) {
+    const char *dot = strrchr(path, '.');
+    return dot && !strcmp(dot, ".py");
+}
+
+static void read_file(Typed *t, const char *path) {
+    static char *text;                      /* not freed: text options point into it */
+    const FileMap map = file_map(path);
+    char where[sizeof(Path)];
+    text = memcpy(host_alloc((size_t)map.size + 1, path), map.bytes, (size_t)map.size);
+    REQUIRE(strlen(text) == (size_t)map.size, "%s: has a zero byte, want a text of lines name = value", path);
+    file_unmap(map);
+    t->where = where;
+    t->is_python = is_python_file(path);
+    for (FileLine line = {0}; file_next_line((FileMap){ (unsigned char *)text, map.size }, &line); ) {
+        t->line = (char *)line.text;
+        t->line[line.size] = 0;
+        t->line += strspn(t->line, BLANKS);
+        snprintf(where, sizeof where, "%s:%lld: ", path, (long long)line.number);
+        set_name(t, "--", t->line);
+        if (*t->line && *t->line != '#' && !(t->is_python && !strncmp(t->line, "import ", 7))) read_typed(t);
+    }
+}
+
+/* Ends with a command of the same values, FILE where data are missing; what has no counterpart was answered. */
+static void fail_with_command(const Option *table, const Option *data, const Option *config, const char *program) {
+    char *command, text[256];
+    const char *name = data && data->given ? *(const char **)data->value : NULL;
+    const char *path = config && config->given ? *(const char **)config->value : "";
+    size_t size;
+    FILE *file = string_open(&command, &size, "the command");
+    for (const Option *o = table; !at_end(o); o++) {
+        if (!o->given || o == data || o == config) continue;
+        const char *value = option_text(o, text);
+        fprintf(file, " --%s", o->name);
+        if (o->type != OPTION_FLAG || *value == 'n') fprintf(file, " %s", shell_word(value));
+        if (o->role == ROLE_COMMAND && strcmp(o->name, "out")) data = NULL;      /* --sample needs none */
+    }
+    fclose(file);
+    name = name ? shell_word(name) : data ? argument_of(data) : "";
+    fail("%s%sthe same here: %s%s%s%s", path, *path ? ": " : "", shell_word(program), *name ? " " : "", name, command);
+}
+
+void options_parse(Option *table, const char *positional, const char *config, int argc, char **argv) {
     Typed t = { .table = table, .where = "" };
     for (Option *option = table; !at_end(option); option++) {
         option->given = 0;
@@ -275,39 +320,28 @@ void options_parse(Option *table, const char *positional, int argc, char **argv)
     }
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL, *equals = strchr(word, '=');
-        const int is_word = *word != '-';
-        if (is_word && *t.answer) continue;
-        REQUIRE(!is_word || (positional && !options_find(table, positional)->given), "'%.100s': unexpected; options "
+        const int is_short = !next || !strchr("0123456789", *next);         /* llm.c's -h and -v have a number */
+        if (is_short && (!strcmp(word, "-h") || (i == 1 && !strcmp(word, "help")))) word = "--help";
+        if (is_short && !strcmp(word, "-v")) word = "--version";
+        const int is_first = i == 1 && *word != '-' && !file_name_in_use(word);
+        const Option *command = is_first ? find_alias(table, word) : NULL;      /* train_gpt train FILE */
+        const int is_word = *word != '-' && !command, is_python = is_word && config && is_python_file(word);
+        const char *for_word = is_python ? config : positional;
+        if (is_word && t.is_foreign && options_find(table, for_word)->given) continue;
+        REQUIRE(!is_word || (for_word && !options_find(table, for_word)->given), "'%.100s': unexpected; options "
                 "begin with --, a flag takes no value; a value of several words needs quotes, and so does a pattern "
                 "that the shell must not expand, 'dir/*.bin' (--help lists the options)", word);
-        set_name(&t, is_word ? "--" : "", is_word ? positional : strcmp(word, "-h") ? word : "--help");
+        set_name(&t, is_word ? "--" : "", is_word ? for_word : word);
         const Option *option = options_find(table, t.name);
         const int is_flag = option && option->type == OPTION_FLAG;
         const int takes_next = !is_word && !equals && next && (is_flag ? choice_index("yes|no|true|false", next) >= 0 :
-                               option ? strncmp(next, "--", 2) != 0 : *next != '-');
+                               option ? strncmp(next, "--", 2) != 0 : *next != '-' && (!command || command->name));
         t.value = is_word ? word : equals ? equals + 1 : takes_next ? argv[++i] : is_flag ? "yes" : NULL;
         read_typed(&t);
     }
-    REQUIRE(!*t.answer, "%s", t.answer);
-}
-
-void options_read(Option *table, const char *path) {
-    static char *text;                      /* not freed: text options point into it */
-    const FileMap map = file_map(path);
-    char where[sizeof(Path)];
-    Typed t = { .table = table, .where = where };
-    text = memcpy(host_alloc((size_t)map.size + 1, path), map.bytes, (size_t)map.size);
-    REQUIRE(strlen(text) == (size_t)map.size, "%s: has a zero byte, want a text of lines name = value", path);
-    file_unmap(map);
-    for (FileLine line = {0}; file_next_line((FileMap){ (unsigned char *)text, map.size }, &line); ) {
-        t.line = (char *)line.text;
-        t.line[line.size] = 0;
-        t.line += strspn(t.line, BLANKS);
-        snprintf(where, sizeof where, "%s:%lld: ", path, (long long)line.number);
-        set_name(&t, "--", t.line);
-        if (*t.line && *t.line != '#') read_typed(&t);
-    }
-    REQUIRE(!*t.answer, "%s", t.answer);
+    const Option *file = config ? options_find(table, config) : NULL;
+    if (file && file->given) read_file(&t, *(const char **)file->value);
+    if (t.is_foreign) fail_with_command(table, positional ? options_find(table, positional) : NULL, file, argv[0]);
 }
 
 static int is_plain(const char *word) {

@@ -31,19 +31,17 @@ typedef struct {
 
 /* Sets every default, then reads argv: --name value, --name=value, --flag (or --flag yes, --flag=no), -h for --help;
    '_' in a name is '-'. Of an option given twice the later value counts. positional: the option whose value is a word
-   without dashes, which must not have one yet; NULL = none. Text and choice values point into argv.
-   Fails on an unknown option (the message names the one that is meant, if that is clear; all aliases are answered at
-   once, in a line each), on a missing or bad value, and on a word that is not UTF-8. Only an option whose default is ""
-   takes an empty value. */
-void options_parse(Option *table, const char *positional, int argc, char **argv);
+   without dashes, which must not have one yet; config: the option whose value is a file to read then, as is a word
+   FILE.py; NULL = none. Text and choice values point into argv.
+   Fails on an unknown option (the message names the one that is meant, if that is clear), a missing or bad value, and a
+   word that is not UTF-8. Only an option whose default is "" takes an empty value. Aliases are answered in a line each,
+   then all errors are printed, and a command with the same values ends the message.
+   The file has lines name = value; what the command line has is checked, not set. A value is "...", with the escapes
+   \n \t \" \\, or '...', or all up to the end or to white space and #, which begins a comment. Its errors have
+   FILE:LINE: in front; commands except out are errors. Values live until the process ends. */
+void options_parse(Option *table, const char *positional, const char *config, int argc, char **argv);
 
-/* Reads a file of lines name = value, after options_parse: what the command line has is checked, but not set. A value
-   is "...", with the escapes \n \t \" \\, or '...', or all up to the end or to white space and #, which begins a
-   comment. Of an option that is there twice the later value counts. Fails as options_parse, with FILE:LINE: in front,
-   and on commands except out. Values live until the process ends. */
-void options_read(Option *table, const char *path);
-
-/* Writes all FREE and KEPT options that have a value, for options_read, which then sets the same values to the bit. */
+/* Writes all FREE and KEPT options that have a value, for config, which then sets the same values to the bit. */
 void options_write(FILE *file, const Option *table);
 int  option_is_setting(const Option *option);                       /* whether options_write writes it */
 

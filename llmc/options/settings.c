@@ -54,10 +54,9 @@ static void ignore_file(Option *table, const char *const *names) {
 void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **argv) {
     make_table(s, table);
     name_resumed(argc, argv);
-    options_parse(table, "data", argc, argv);
-    REQUIRE(!s->sample || !s->data, "--sample with '%s': it reads no data; the start of the text is --prompt "
-            "'SOME WORDS'", s->data);
-    if (s->config) options_read(table, s->config);
+    options_parse(table, "data", "config", argc, argv);
+    REQUIRE(!s->sample || !option_is_typed(table, "data"), "--sample with '%s': it reads no data; the "
+            "start of the text is --prompt 'SOME WORDS'", s->data);
     static const char *const sizes[] = { "layers", "heads", "channels", NULL };
     static const char *const ranks[] = { "gpus", "context-parallel", NULL };
     if (option_is_typed(table, "model")) ignore_file(table, sizes);

@@ -1,7 +1,8 @@
 /* settings.h - The options of train_gpt. Every option is declared once, in this table: it makes the field of Settings,
    the row that the parser and --help read (options.h), and the entry in settings.txt and in checkpoints. The option's
    name is the field's with '-' for '_'; role is OptionRole; the last string has its names in nanoGPT, llm.c,
-   HuggingFace's Trainer, Lightning and torchrun, which are not accepted: the error message names the option. */
+   HuggingFace's Trainer, Lightning and torchrun, which are not accepted: the error message names the option, and ends
+   with a command of the same values; those that count in other units are an ANSWER. */
 #ifndef LLMC_SETTINGS_H
 #define LLMC_SETTINGS_H
 #include "options.h"
@@ -23,7 +24,7 @@
     T(TITLE("What to do (without --eval or --sample: train)")) \
     X(TEXT,    data,             NULL,      ARGUMENT("FILE"),   KEPT, \
       "a text (its bytes are the tokens, without --tokenizer) or token shards, 'dir/train_*.bin'", \
-      "-i input-bin dataset dataset-name dataset-path data-dir data-path train-file train-data train-bin input") \
+      "-i input-bin dataset-path data-dir data-path train-file train-data train-bin input") \
     X(TEXT,    val_data,         NULL,      ARGUMENT("FILE"),   KEPT, \
       "text or shards to validate on; without it, the last part of a text, or dir/val_*.bin", \
       "-j input-val-bin validation-file val validation val-file val-bin eval-file val-dataset") \
@@ -48,7 +49,7 @@
       "model-name-or-path from-pretrained pretrained ckpt-path load-from") \
     X(TEXT,    eval,             NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print the loss on --val-data, all of --data, or else the run's validation data, in disjoint windows", \
-      "eval-only do-eval evaluate") \
+      "") \
     X(CHOICE,  task,             NULL,      CHOICES(TASK_NAMES), COMMAND, \
       "--eval: accuracy on {\"context\": \"1 +\", \"choices\": [\"1\", ..], \"label\": 0}", \
       "hellaswag eval-tasks tasks") \
@@ -66,7 +67,7 @@
     T(TITLE("Model")) \
     X(TEXT,    model,            NULL,      ARGUMENT("NAME"),   KEPT, \
       "one of " MODEL_NAMES " (default d4, or the checkpoint's); from d12 up it sets --lr, --warmup, " \
-      "--total-batch of random weights", "model-type config-name model-size") \
+      "--total-batch of random weights", "-e model-type config-name model-size") \
     X(INTEGER, layers,           "0",       RANGE(0, 1000),     KEPT, "blocks; 0 = as in --model", \
       "n-layer n-layers num-layers num-hidden-layers depth") \
     X(INTEGER, heads,            "0",       RANGE(0, 65536),    KEPT, "attention heads; 0 = as in --model", \
@@ -87,7 +88,7 @@
       "flash flash-attention flash-attn use-flash-attention attn-implementation") \
     X(CHOICE,  recompute,        "none",    CHOICES(RECOMPUTE_NAMES), KEPT, \
       "activations, instead of keeping them: less memory, slower", \
-      "gradient-checkpointing activation-checkpointing checkpoint-activations -r") \
+      "gradient-checkpointing activation-checkpointing checkpoint-activations") \
     X(FLAG,    deterministic,    "no",      NO_ARGUMENT,        KEPT, \
       "the same bits in every run, also of flash attention on a GPU", "") \
     \
@@ -102,17 +103,16 @@
       "per-gpu-train-batch-size batchsize batch-sizes bs auto-find-batch-size auto-scale-batch-size") \
     X(INTEGER, total_batch,      "0",       RANGE(0, 1e12),     KEPT, \
       "tokens of an update, from several micro-batches; 0 = from one", \
-      "-d gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches " \
-      "total-batch-size global-batch-size") \
+      "-d total-batch-size") \
     X(REAL,    lr,               "0.001",   RANGE(0, 1e6),      KEPT, "peak learning rate", \
       "-l learning-rate max-lr peak-lr") \
     X(REAL,    min_lr,           NULL,      RANGE(0, 1e6),      KEPT, \
       "learning rate at the end (default a tenth of --lr)", \
-      "-q learning-rate-decay-frac final-lr-frac min-learning-rate lr-min min-lr-ratio decay-lr") \
+      "min-learning-rate lr-min") \
     X(CHOICE,  schedule,         "cosine",  CHOICES(SCHEDULE_NAMES), KEPT, \
       "of --lr; wsd = constant, then linear over --decay", "-k lr-scheduler-type lr-scheduler lr-schedule scheduler") \
     X(INTEGER, warmup,           "100",     RANGE(0, 1e12),     KEPT, "steps of linear warm-up", \
-      "-u warmup-iters warmup-steps num-warmup-steps lr-warmup-steps warmup-ratio") \
+      "-u warmup-iters warmup-steps num-warmup-steps lr-warmup-steps") \
     X(INTEGER, decay,            "0",       RANGE(0, 1e12),     KEPT, "steps of decay of wsd; 0 = a fifth of all", "") \
     X(CHOICE,  optimizer,        "adamw",   CHOICES(OPTIMIZER_NAMES), KEPT, \
       "muon (Jordan et al. 2024): for the matrices of the blocks, AdamW for the rest; scaled to AdamW's --lr and " \
@@ -148,13 +148,13 @@
       "-v eval-interval eval-every eval-steps eval-strategy evaluation-strategy val-interval val-loss-every " \
       "validation-steps val-check-interval") \
     X(INTEGER, val_tokens,       "1048576", RANGE(0, 1e15),     KEPT, "validate on the first N tokens; 0 = all", \
-      "-m eval-iters eval-batches val-max-steps val-steps val-batches limit-val-batches max-eval-samples") \
+      "") \
     X(INTEGER, log_every,        "0",       RANGE(0, 1e12),     FREE, \
       "steps between printed lines; 0 = about ten lines a minute", \
       "log-interval log-steps log-freq logging-steps logging-interval log-every-n-steps -lg") \
     X(INTEGER, save_every,       "1000",    RANGE(0, 1e12),     KEPT, \
       "steps between checkpoints; 0 = only the best and the last", \
-      "-n save-interval save-steps save-strategy always-save-checkpoint checkpoint-interval checkpoint-every " \
+      "-n save-interval save-steps save-strategy checkpoint-interval checkpoint-every " \
       "checkpointing-steps ckpt-interval") \
     X(INTEGER, early_stop,       "0",       RANGE(0, 1e12),     KEPT, \
       "stop after N validations without a new best val loss; 0 = never", "early-stopping early-stopping-patience") \
@@ -193,18 +193,33 @@
       "") \
     \
     /* Names that are no option here. GONE: options of earlier versions, with the values that do nothing. */ \
-    T(ANSWER("-e", "use --model for random weights, --init CHECKPOINT for trained ones")) \
+    T(ANSWER("dataset dataset-name", "give its text, such as data/NAME/input.txt of nanoGPT, or shards")) \
+    T(ANSWER("eval-only do-eval evaluate", "use --eval CHECKPOINT FILE")) \
+    T(ANSWER("-h", "use --eval RUN --task hellaswag FILE")) \
+    T(ANSWER("-r", "use --recompute gelu for 1, layernorm for 2")) \
+    T(ANSWER("chat", "use --sample CHECKPOINT --interactive")) \
+    T(ANSWER("quiet verbose silent", "use --log-every N; log.csv has every step, remove it")) \
+    T(ANSWER("decay-lr", "use --schedule constant for False; remove it")) \
+    T(ANSWER("warmup-ratio", "use --warmup N, with N = its value x --steps")) \
+    T(ANSWER("-q learning-rate-decay-frac final-lr-frac min-lr-ratio", "use --min-lr N, with N = its value x --lr")) \
+    T(ANSWER("gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches", \
+             "use --total-batch N (tokens of an update), with N = its value x --batch x --context")) \
+    T(ANSWER("-m eval-iters eval-batches val-max-steps val-steps val-batches limit-val-batches", \
+             "use --val-tokens N, with N = its value x --batch x --context")) \
+    T(ANSWER("global-batch-size", "use --total-batch N (tokens of an update), with N = its value x --context")) \
+    T(ANSWER("max-eval-samples", "use --val-tokens N, with N = its value x --context")) \
     T(ANSWER("init-from", "use --init CHECKPOINT to start from weights, --resume to continue a run")) \
     T(ANSWER("tokenize train-tokenizer", "a program of its own, ./tokenize; see ./tokenize --help")) \
     T(ANSWER("overwrite-output-dir", "a run never overwrites another one; use another --out")) \
-    T(ANSWER("bias", "all layers have biases, as in GPT-2; remove it")) \
+    T(ANSWER("bias rope rotary use-rope activation activation-function hidden-act swiglu rmsnorm qk-norm", \
+             "the model is GPT-2's, with positions in a table, GELU, layernorm and biases; remove it")) \
     T(ANSWER("num-train-epochs num-epochs max-epochs n-epochs epochs epoch", \
              "use --steps; an epoch is the tokens of the data / the tokens of an update")) \
     T(ANSWER("eval-batch-size val-batch-size per-device-eval-batch-size", "validation uses --batch, remove it")) \
     T(ANSWER("lr-decay-iters lr-decay-steps", "the decay ends with the last of --steps, remove it")) \
     T(ANSWER("muon use-muon muon-lr matrix-lr muon-weight-decay muon-momentum momentum muon-beta nesterov ns-steps", \
              "use --optimizer muon, with --lr and --weight-decay; momentum 0.95, Nesterov's step, 5 iterations")) \
-    T(ANSWER("load-best-model-at-end metric-for-best-model save-best save-best-only", \
+    T(ANSWER("always-save-checkpoint load-best-model-at-end metric-for-best-model save-best save-best-only", \
              "OUT/best is the checkpoint of the lowest val loss, remove it")) \
     T(ANSWER("wandb wandb-log wandb-project wandb-run-name report-to run-name tensorboard", \
              "log.csv and log.jsonl are always written, remove it")) \

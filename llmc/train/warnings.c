@@ -5,9 +5,6 @@ void warn_of_mistakes(Report *report, const Settings *s, const Corpus *corpus, i
     Tokens *train = corpus->train, *val = corpus->val;
     long long steps = s->steps, count = tokens_count(train);
     double epochs = (double)steps * (double)sequences / (double)tokens_windows(train, T);
-    const char *ending = s->data ? strrchr(s->data, '.') : NULL;
-    if (ending && !strcmp(ending, ".py"))       /* nanoGPT's: train.py config/train_shakespeare_char.py */
-        report_warning(report, "--data %s is the text to train on; a file of options needs --config", s->data);
     if (!val && !tokens_are_text(train))
         report_warning(report, "no validation: token shards need --val-data");
     if (s->early_stop && (!val || !s->val_every))

@@ -12,7 +12,7 @@ static int bench_help;
 
 /* about: the first line of --help. */
 static void bench_parse(const char *about, Option *options, int argc, char **argv) {
-    options_parse(options, NULL, argc, argv);
+    options_parse(options, NULL, NULL, argc, argv);
     if (!bench_help) return;
     puts(about);
     options_help(stdout, options);

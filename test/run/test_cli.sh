@@ -40,11 +40,17 @@ else
     close_test "$name"
 fi
 
-printf 'n_layer = 6\nno such line\nblock_size = 64\n' > "$dir/names.txt"
-"$gpt" --config "$dir/names.txt" 2> "$dir/names.err"
-is "the answers to a file" "$(sed 's/ (.*//' "$dir/names.err")" "train_gpt: $dir/names.txt:1: --n_layer: use --layers N
-train_gpt: $dir/names.txt:3: --block_size: use --context N"
-close_test "options of other programs in a file are answered at once, in a line each"
+printf 'import time\nn_layer = 6 # blocks\nno such line\nblock_size = 64\nout_dir = '"'o u t'"'\n' > "$dir/names.py"
+"$gpt" "$dir/names.py" --block-size=32 --learning_rate 3e-4 2> "$dir/names.err"
+is "the answers to a file" "$(sed 's/ (.*//; s/, the value as.*//' "$dir/names.err")" \
+    "train_gpt: --block-size: use --context N
+train_gpt: --learning_rate: use --lr N
+train_gpt: $dir/names.py:2: --n_layer: use --layers N
+train_gpt: $dir/names.py:3: 'no such line': want name = value
+train_gpt: $dir/names.py:4: --block_size: use --context N
+train_gpt: $dir/names.py:5: --out_dir: use --out DIR
+train_gpt: $dir/names.py: the same here: $gpt FILE --out 'o u t' --layers 6 --context 32 --lr 0.0003"
+close_test "a command of other programs is answered at once, in a line each, and with a command"
 
 for option in --help --version; do
     "$gpt" $option > /dev/full 2> "$dir/full.err"
@@ -205,7 +211,6 @@ close_test "the best checkpoint is kept and taken; val losses that rise warn onc
 
 # ---- Warnings: valid settings that are probably a mistake
 if in_turn 2; then
-    cp "$dir/text/train.txt" "$dir/options.py"
     # magic, version, 4000 tokens
     { printf '\210\330\064\001\001\000\000\000\240\017\000\000'; head -c 9012 /dev/zero; } > "$dir/zeros.bin"
     train=$dir/text/train.txt dry="--batch 1 --layers 1 --heads 1 --channels 16 --dry-run"
@@ -222,7 +227,6 @@ if in_turn 2; then
 --warmup 1: a run of 1 step ends | $text --context 64 --steps 1 --warmup 1
 --context 4000 is longer than the data, 3 | $text --context 4000 --steps 1 --warmup 0
 120 steps read the data 2. | $text --context 64 --steps 120 --warmup 0
---data $dir/options.py is the text to train on | --data $dir/options.py --context 64 --steps 30 --warmup 0
 --early-stop 3: without --val-every | $text --context 64 --steps 30 --warmup 0 --early-stop 3 --val-every 0
 no validation: token shards need --val-data | --data $dir/zeros.bin --context 64 --steps 30 --warmup 0
 END

@@ -50,7 +50,7 @@ static void parse(void *command_line) {
     char *argv[11] = { "train_gpt" };
     int argc = 1;
     for (const char **word = ((CommandLine *)command_line)->word; *word; word++) argv[argc++] = (char *)*word;
-    options_parse(table, "data", argc, argv);
+    options_parse(table, "data", NULL, argc, argv);
 }
 
 #define LONG_WORD "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
@@ -85,13 +85,6 @@ static const struct { const char *name, *want; const char *values[24]; } bad_val
 };
 
 static CommandLine bad[] = {
-    { "--batch-size: use --batch N (sequences computed at a time)", { "--batch-size", "4" } },
-    { "--batch_size: use --batch", { "--batch_size=4" } },
-    { "-b: use --batch", { "-b", "4" } },
-    { "--dropout: dropout is not supported", { "--dropout", "0.1" } },
-    { "--shuffled: use --shuffle (the order of the data)", { "--shuffled", "--batch=0" } },
-    { "--old_rate: this option is gone; use --learning-rate", { "--old_rate=0.2" } },
-    { "--older-rate: this option is gone; use --learning-rate", { "--older-rate" } },
     /* words */
     { "'b.bin': unexpected; options begin with --, a flag takes no value; a value of several words needs quotes, and "
       "so does a pattern that the shell must not expand, 'dir/*.bin' (--help", { "a.bin", "b.bin" } },
@@ -144,15 +137,31 @@ static void bad_command_lines(void) {
         }
 }
 
-/* One answer a line, and nothing else, whatever else is wrong. */
+/* A line for each, for each error behind the first of them, and the command. */
 static void all_names_of_other_programs_are_answered(void) {
-    char text[4096];
-    int status;
-    CommandLine line = { "", { "--bs", "3", "word", "--batch=x", "--n_layer", "--dropout=1" } };
-    text[test_in_child(parse, &line, text, sizeof text, &status)] = 0;
-    EXPECT(!strcmp(text, "train_gpt: --bs: use --batch N (sequences computed at a time)\n"
-                         "train_gpt: --n_layer: use --layers N (blocks)\n"
-                         "--dropout: dropout is not supported\n"), "%s", text);
+#define BATCH ": use --batch N (sequences computed at a time)\n"
+#define SAME  "the same here: train_gpt"
+    static const CommandLine lines[] = {
+        { "train_gpt: --batch-size" BATCH SAME " --batch 4\n", { "--batch-size", "4" } },
+        { "train_gpt: --batch_size" BATCH SAME " --batch 4\n", { "--batch_size=4" } },
+        { "train_gpt: -b" BATCH SAME " --batch 4\n", { "-b", "4" } },
+        { "train_gpt: bs" BATCH SAME " --batch 4\n", { "bs", "4" } },
+        { "train_gpt: dropout: dropout is not supported\n" SAME " x.bin\n", { "dropout", "x.bin" } },
+        { "train_gpt: --shuffled: use --shuffle (the order of the data)\ntrain_gpt: --batch 0: want an integer, 1 .. "
+          "65536\n" SAME " FILE\n", { "--shuffled", "--batch=0" } },
+        { "train_gpt: --old_rate: this option is gone; use --learning-rate\n" SAME " FILE\n", { "--old_rate=0.2" } },
+        { "train_gpt: --older-rate: this option is gone; use --learning-rate\n" SAME " FILE\n", { "--older-rate" } },
+        { "train_gpt: --bs" BATCH "train_gpt: --batch x: want an integer, 1 .. 65536\ntrain_gpt: --n_layer: use "
+          "--layers N (blocks)\ntrain_gpt: --dropout: dropout is not supported\n" SAME " 'a word' --batch 3 --shuffle "
+          "no\n",
+          { "--bs", "3", "a word", "--batch=x", "another", "--shuffle=no", "--n_layer", "--dropout=1" } },
+    };
+    for (int i = 0; i < COUNT(lines); i++) {
+        char text[4096];
+        int status;
+        text[test_in_child(parse, (void *)&lines[i], text, sizeof text, &status)] = 0;
+        EXPECT(!strcmp(text, lines[i].want), "%s", text);
+    }
 }
 
 static void good_command_lines(void) {
@@ -215,7 +224,7 @@ static void bad_default(void *ignored) {
         { .name = "batch", .type = OPTION_INTEGER, .value = &batch, .fallback = "0", .min = 1, .max = 2 },
         {0}
     };
-    options_parse(wrong, NULL, 1, (char *[]){ "train_gpt", NULL });
+    options_parse(wrong, NULL, NULL, 1, (char *[]){ "train_gpt", NULL });
 }
 
 static void defaults_lie_in_their_range(void) {

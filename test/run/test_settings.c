@@ -30,17 +30,29 @@ static void parse(void *argument) {
 
 /* ---- Names */
 
+/* Names of other programs: a line with this part among those on stderr, of which a command is the last. */
+static void expect_answer(const char *part, Case *c) {
+    char text[4096];
+    int status;
+    text[test_in_child(parse, c, text, sizeof text, &status)] = 0;
+    const char *last = STRING("\n%s%sthe same here: train_gpt ", c->text ? config : "", c->text ? ": " : "");
+    EXPECT(status && strstr(text, part) && strstr(text, last), "want %s, got %s", part, text);
+}
+
 static void unknown_names(void) {
     static const char *const cases[][2] = {      /* a word, and the answer behind its name */
         { "--learning_rate=1", "use --lr" }, { "--learning-rate=1e-3", "use --lr" }, { "--batchsize=3", "use --batch" },
         { "--block-size=64", "use --context" }, { "--n_layer=6", "use --layers" }, { "--max_iters=100", "use --steps" },
-        { "--per-device-train-batch-size=8", "use --batch" }, { "--eval_iters=20", "use --val-tokens N (validate on" },
-        { "--gradient_accumulation_steps=4", "use --total-batch N (tokens of an" },
+        { "--per-device-train-batch-size=8", "use --batch" },
+        { "--eval_iters=20", "use --val-tokens N, with N = its value x --batch x --context" },
+        { "--gradient_accumulation_steps=4", "use --total-batch N (tokens of an update), with N = " },
         { "--bf16", "use --dtype auto|f32|bf16 (auto = bf16" },
         { "--wandb_log=True", "log.csv and log.jsonl are always written, remove it" },
         { "--log-jsonl", "this option is gone; log.jsonl is" }, { "--compile=False", "not needed, remove it" },
         { "--attn_pdrop=0.2", "use --dropout N (rate" }, { "--nproc_per_node=8", "use --gpus" },
         { "-i", "use --data" }, { "-x", "use --steps" }, { "-nk", "use --keep" }, { "-pr", "torchrun and srun set it" },
+        { "-e", "use --model" }, { "-v", "use --val-every" }, { "-h", "use --eval RUN --task hellaswag FILE" },
+        { "--chat", "use --sample CHECKPOINT --interactive" }, { "--rope", "the model is GPT-2's" },
         { "-pi", "torchrun and srun set it" }, { "-steps", "no such option; did you mean --steps?" },
         { "--layer=2", "no such option; did you mean --layers?" }, { "--lrr=1", "no such option; did you mean --lr?" },
         { "--temprature=1", "no such option; did you mean --temperature?" },
@@ -49,7 +61,9 @@ static void unknown_names(void) {
     };
     for (int i = 0; i < COUNT(cases); i++) {
         const char *word = cases[i][0], *want = STRING("%.*s: %s", (int)strcspn(word, "="), word, cases[i][1]);
-        expect_fails(want, parse, &(Case){ .word = { word, word[1] == '-' ? NULL : "3" } });
+        Case c = { .word = { word, word[1] == '-' ? NULL : "3" } };
+        if (strstr(want, "no such option")) expect_fails(want, parse, &c);
+        else                                expect_answer(want, &c);
     }
     expect_fails("--resume test continues in that directory: want no --out", parse,
                  &(Case){ .word = { "--resume", "test", "--out=x" } });
@@ -58,8 +72,8 @@ static void unknown_names(void) {
 
 static void nonsense_gets_no_suggestion(void) {
     static const char *names[] = {
-        "foo", "frobnicate", "verbose", "quiet", "x", "size", "save", "sam", "weights", "loss", "layout", "cheese",
-        "sparse", "moe-experts", "rope", "z-loss", "hello-world", "test", "debug", "quick", "loop", "cutmix", "reset",
+        "foo", "frobnicate", "x", "size", "save", "sam", "weights", "loss", "layout", "cheese",
+        "sparse", "moe-experts", "z-loss", "hello-world", "test", "debug", "quick", "loop", "cutmix", "reset",
         "force", "port", "host", "lora-rank", "quantize", "label-smoothing", "ema", "patience", "streaming", "cache",
         "no-resume", "LR", "e", "q", "k", "tr" };
     for (int i = 0; i < COUNT(names); i++) {
@@ -100,6 +114,17 @@ static void one_word_is_the_data(void) {
     expect_fails("--sample with 'Once': it reads no data; the start of the text is --prompt '", parse, &sample);
     Case missing = { .word = { "book.txt", "--prompt" } };
     expect_fails("--prompt: want a value, got nothing", parse, &missing);
+    parse(&(Case){ .word = { "help" } });
+    EXPECT(s.help && !s.data, "help");
+    parse(&(Case){ .word = { "-v" } });
+    EXPECT(s.version, "-v");
+    put_text(IN_SCRATCH("own.py"), "steps = 7\n");
+    parse(&(Case){ .word = { IN_SCRATCH("own.py"), "--lr=1" } });
+    EXPECT(s.steps == 7 && !s.data && s.lr == 1, "a file of options");
+    put_text(IN_SCRATCH("text.py"), "def f():\n");
+    expect_fails("'def f():': want name = value", parse, &(Case){ .word = { IN_SCRATCH("text.py") } });
+    parse(&(Case){ .word = { "--data", IN_SCRATCH("text.py") } });
+    EXPECT(s.data && !s.config, "a text");
     Case twice = { .word = { "a.bin", "b.bin" } };
     expect_fails("'b.bin': unexpected; options begin with --", parse, &twice);
     parse(&(Case){ .text = "data = a\n", .word = { "--sample", "runs/book" } });
@@ -198,19 +223,14 @@ static void values_in_a_file(void) {
 
 static void bad_files(void) {
     static Case cases[] = {
-        { ":1: --learning_rate: use --lr", "learning_rate = 1e-3 # nanoGPT\n", { 0 } },
-        { ":3: --compile: not needed, remove it", "# x\n\ncompile = True\n", { 0 } },
         { ":1: --i: no such option (--help lists the options)", "i = x\n", { 0 } },
         { ":1: --stesp: no such option; did you mean --steps?", "stesp = 3\n", { 0 } },
         { ":1: --steps x: want an integer, 0 .. 1e12", "steps = x\n", { 0 } },
         { ":1: --steps x: want an integer, 0 .. 1e12", "steps = x\n", { "--steps=3" } },
         { ":1: --deterministic True: want yes|no", "deterministic = True", { 0 } },
-        { ":2: --log-jsonl: this option is gone", "lr = 1\nlog-jsonl = x", { 0 } },
         { ":1: --steps: want a value", "steps =\n", { 0 } },
         { ":1: --steps: want a value", "steps = # none\n", { 0 } },
         { ":1: --steps: want a value", "steps = \"\"\n", { 0 } },
-        { ":1: --keep-every: this option is gone; --keep 0 keeps all", "keep-every = 5000 # x\n", { 0 } },
-        { ":2: --zero: this option is gone", "lr = 1\nzero = 0", { 0 } },
         { ":1: 'steps 3': want name = value", "steps 3\n", { 0 } },
         { ":1: 'deterministic': want name = value", "deterministic\n", { 0 } },
         { ":1: '= 3': want name = value", " = 3\n", { 0 } },
@@ -227,11 +247,19 @@ static void bad_files(void) {
         { ":1: --sample belongs on the command line", "sample = runs/a\n", { 0 } },
         { ":1: --resume belongs on the command line", "resume = yes\n", { 0 } },
         { ":1: --dry-run belongs on the command line", "dry_run = yes\n", { 0 } },
-        { ":2: --n_layer: use --layers", "steps = 5\nn_layer = 6 # here\nno such line\n", { 0 } },
         { ":1: --config belongs on the command line", "config = b\n", { 0 } },
         { ":1: --help belongs on the command line", "help = yes\n", { 0 } },
         { ":1: --version belongs on the command line", "version = 1\n", { 0 } },
     };
+    static Case foreign[] = {
+        { ":1: --learning_rate: use --lr", "learning_rate = 1e-3 # nanoGPT\n", { 0 } },
+        { ":3: --compile: not needed, remove it", "# x\n\ncompile = True\n", { 0 } },
+        { ":2: --log-jsonl: this option is gone", "lr = 1\nlog-jsonl = x", { 0 } },
+        { ":1: --keep-every: this option is gone; --keep 0 keeps all", "keep-every = 5000 # x\n", { 0 } },
+        { ":2: --zero: this option is gone", "lr = 1\nzero = 0", { 0 } },
+        { ":2: --n_layer: use --layers", "steps = 5\nn_layer = 6 # here\nno such line\n", { 0 } },
+    };
+    for (int i = 0; i < COUNT(foreign); i++) expect_answer(STRING("%s%s", config, foreign[i].want), &foreign[i]);
     for (int i = 0; i < COUNT(cases); i++) {
         cases[i].want = STRING("%s%s", config, cases[i].want);
         expect_fails(cases[i].want, parse, &cases[i]);
