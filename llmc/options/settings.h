@@ -194,20 +194,17 @@
     \
     /* Names that are no option here. GONE: options of earlier versions, with the values that do nothing. */ \
     T(ANSWER("dataset dataset-name", "give its text, such as data/NAME/input.txt of nanoGPT, or shards")) \
-    T(ANSWER("eval-only do-eval evaluate", "use --eval CHECKPOINT FILE")) \
-    T(ANSWER("-h", "use --eval RUN --task hellaswag FILE")) \
+    T(ANSWER("-h eval-only do-eval evaluate", "use --eval CHECKPOINT FILE, also with --task hellaswag")) \
     T(ANSWER("-r", "use --recompute gelu for 1, layernorm for 2")) \
     T(ANSWER("chat", "use --sample CHECKPOINT --interactive")) \
     T(ANSWER("quiet verbose silent", "use --log-every N; log.csv has every step, remove it")) \
     T(ANSWER("decay-lr", "use --schedule constant for False; remove it")) \
     T(ANSWER("warmup-ratio", "use --warmup N, with N = its value x --steps")) \
     T(ANSWER("-q learning-rate-decay-frac final-lr-frac min-lr-ratio", "use --min-lr N, with N = its value x --lr")) \
-    T(ANSWER("gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches", \
-             "use --total-batch N (tokens of an update), with N = its value x --batch x --context")) \
-    T(ANSWER("-m eval-iters eval-batches val-max-steps val-steps val-batches limit-val-batches", \
-             "use --val-tokens N, with N = its value x --batch x --context")) \
-    T(ANSWER("global-batch-size", "use --total-batch N (tokens of an update), with N = its value x --context")) \
-    T(ANSWER("max-eval-samples", "use --val-tokens N, with N = its value x --context")) \
+    T(ANSWER("gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches " \
+             "global-batch-size", "use --total-batch N, in tokens: a micro-batch has --batch x --context")) \
+    T(ANSWER("-m eval-iters eval-batches val-max-steps val-steps val-batches limit-val-batches max-eval-samples", \
+             "use --val-tokens N, in tokens: a batch has --batch x --context")) \
     T(ANSWER("init-from", "use --init CHECKPOINT to start from weights, --resume to continue a run")) \
     T(ANSWER("tokenize train-tokenizer", "a program of its own, ./tokenize; see ./tokenize --help")) \
     T(ANSWER("overwrite-output-dir", "a run never overwrites another one; use another --out")) \

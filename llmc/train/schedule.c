@@ -5,13 +5,12 @@
 /* Remaining part of peak - final after the part `done` of the decay, 0 .. 1. */
 static double cosine(double done) { return 0.5 * (1 + cos(3.14159265358979323846 * done)); }
 static double linear(double done) { return 1 - done; }
-static double constant(double done) { (void)done; return 1; }
 
 static const struct { double (*left)(double done); int is_at_end; } kinds[] = {     /* is_at_end: the last steps only */
     [SCHEDULE_COSINE] = { cosine, 0 },
     [SCHEDULE_LINEAR] = { linear, 0 },
     [SCHEDULE_WSD]    = { linear, 1 },
-    [SCHEDULE_CONSTANT] = { constant, 0 },
+    [SCHEDULE_CONSTANT] = { linear, 0 },                    /* from peak to peak */
 };
 
 double schedule_learning_rate(const Schedule *s, int64_t step) {
@@ -28,10 +27,8 @@ double schedule_learning_rate(const Schedule *s, int64_t step) {
 Schedule schedule_of(const Settings *s, Option *table) {
     REQUIRE(s->min_lr <= s->lr, "--min-lr %g: want at most --lr %g", s->min_lr, s->lr);
     const ScheduleKind kind = (ScheduleKind)choice_index(SCHEDULE_NAMES, s->schedule);
-    const int is_given = options_find(table, "min-lr")->given;
-    REQUIRE(kind != SCHEDULE_CONSTANT || !is_given || s->min_lr == s->lr, "--min-lr %g: --schedule constant has none",
-            s->min_lr);
+    const double final = options_find(table, "min-lr")->given ? s->min_lr : s->lr / 10;
     return (Schedule){ .kind = kind, .peak = s->lr, .warmup = s->warmup, .total = s->steps,
-                       .final = kind == SCHEDULE_CONSTANT ? s->lr : is_given ? s->min_lr : s->lr / 10,
+                       .final = kind == SCHEDULE_CONSTANT ? s->lr : final,
                        .decay = s->decay ? s->decay : s->steps / 5 };
 }

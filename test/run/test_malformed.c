@@ -243,7 +243,7 @@ static void refuse_all(const Refusal *r, int count) {
 
 static const Refusal refusals[] = {
     { "", "a stray word", LIST(BASE " %"), LIST(
-        "word", "-x", "-", "--", "--=3", "", "steps=3", "\xe2\x80\x94steps", "-5", "-steps", "---steps", "/",
+        "word", "-X", "-", "--", "--=3", "", "steps=3", "\xe2\x80\x94steps", "-5", "-steps", "---steps", "/",
         "text.txt", "\x1b[31m", "\n", "a\nb", "--\x7f", "= 3", "?") },
     { "", "a path that leads to nothing of the kind",
         LIST(BASE " --data %", BASE " --val-data %", BASE " --init %", BASE " --eval %", BASE " --sample %"), LIST(

@@ -44,14 +44,14 @@ static void unknown_names(void) {
         { "--learning_rate=1", "use --lr" }, { "--learning-rate=1e-3", "use --lr" }, { "--batchsize=3", "use --batch" },
         { "--block-size=64", "use --context" }, { "--n_layer=6", "use --layers" }, { "--max_iters=100", "use --steps" },
         { "--per-device-train-batch-size=8", "use --batch" },
-        { "--eval_iters=20", "use --val-tokens N, with N = its value x --batch x --context" },
-        { "--gradient_accumulation_steps=4", "use --total-batch N (tokens of an update), with N = " },
+        { "--eval_iters=20", "use --val-tokens N, in tokens: a batch has --batch x --context" },
+        { "--gradient_accumulation_steps=4", "use --total-batch N, in tokens: a micro" },
         { "--bf16", "use --dtype auto|f32|bf16 (auto = bf16" },
         { "--wandb_log=True", "log.csv and log.jsonl are always written, remove it" },
         { "--log-jsonl", "this option is gone; log.jsonl is" }, { "--compile=False", "not needed, remove it" },
         { "--attn_pdrop=0.2", "use --dropout N (rate" }, { "--nproc_per_node=8", "use --gpus" },
         { "-i", "use --data" }, { "-x", "use --steps" }, { "-nk", "use --keep" }, { "-pr", "torchrun and srun set it" },
-        { "-e", "use --model" }, { "-v", "use --val-every" }, { "-h", "use --eval RUN --task hellaswag FILE" },
+        { "-e", "use --model" }, { "-v", "use --val-every" }, { "-h", "use --eval CHECKPOINT FILE, also" },
         { "--chat", "use --sample CHECKPOINT --interactive" }, { "--rope", "the model is GPT-2's" },
         { "-pi", "torchrun and srun set it" }, { "-steps", "no such option; did you mean --steps?" },
         { "--layer=2", "no such option; did you mean --layers?" }, { "--lrr=1", "no such option; did you mean --lr?" },
@@ -123,8 +123,6 @@ static void one_word_is_the_data(void) {
     EXPECT(s.steps == 7 && !s.data && s.lr == 1, "a file of options");
     put_text(IN_SCRATCH("text.py"), "def f():\n");
     expect_fails("'def f():': want name = value", parse, &(Case){ .word = { IN_SCRATCH("text.py") } });
-    parse(&(Case){ .word = { "--data", IN_SCRATCH("text.py") } });
-    EXPECT(s.data && !s.config, "a text");
     Case twice = { .word = { "a.bin", "b.bin" } };
     expect_fails("'b.bin': unexpected; options begin with --", parse, &twice);
     parse(&(Case){ .text = "data = a\n", .word = { "--sample", "runs/book" } });
