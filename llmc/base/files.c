@@ -20,11 +20,10 @@
 
 /* SIGBUS: a page of a mapped file cannot be read. */
 static void on_missing_page(int number) {
-    static const char line[] = "train_gpt: a mapped file cannot be read: was it truncated meanwhile, or does its disk "
-                               "fail?\n";
     (void)number;
     if (isatty(STDOUT_FILENO)) (void)!write(STDOUT_FILENO, "\n", 1);         /* ends a line in place */
-    (void)!write(STDERR_FILENO, line, sizeof line - 1);
+    dprintf(STDERR_FILENO, "%s: a mapped file cannot be read: was it truncated meanwhile, or does its disk fail?\n",
+            fail_program);
     _exit(1);
 }
 

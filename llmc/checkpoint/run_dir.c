@@ -263,8 +263,8 @@ char *run_dir_resolve(const char *path, char **note) {
             "(scripts/download_gpt2.sh downloads GPT-2 to data/gpt2)", path);
     REQUIRE(is_dir || ends_with(path, "model.safetensors") || ends_with(path, "model.safetensors.index.json"), "%s: "
             "want a directory with model.safetensors, that file itself, or the index of its shards", path);
-    REQUIRE(!is_dir || fnmatch("*step-[0-9]*.partial*", found.text, 0), "%s: is a checkpoint that was not finished: "
-            "use an earlier one", path);
+    REQUIRE(fnmatch("*step-[0-9]*.partial*", found.text, 0), "%s: is a checkpoint that was not finished: use an "
+            "earlier one", path);
     REQUIRE(checkpoint_has_model(found.text) || !dir_has_file(found.text, "adapter_config.json"), "%s: is a LoRA "
             "adapter: want it merged into its model, in Python model.merge_and_unload().save_pretrained(DIR)", path);
     if (is_dir && !checkpoint_has_model(path)) {

@@ -119,29 +119,29 @@ void log_val_loss(Log *log, double val_loss) {
     log->row_bytes = 0;
 }
 
-/* Continues behind the last row up to the step of the resume. Returns its seconds. */
+/* Continues behind the last row up to the step of the resume; a damaged one may have any step. Returns its seconds. */
 static double open_csv(Log *log, const char *path, const ResumeInfo *resume) {
 #define HEADER(name, format, value) #name ","
     static const char header[] = LOG_COLUMNS(HEADER) "throttle\n";
     const int64_t last = resume ? resume->step : 0;
     const FileMap old = map_old(path, resume), new = { (const unsigned char *)header, sizeof header - 1 };
-    FileLine line = {0}, row = {0};                         /* row: the last one that is kept */
+    FileLine line = {0}, row = {0};                         /* row: of the highest step that is kept */
     int64_t step = 0, rows = 0;
     double value[LOG_VALUES], seconds = 0;
     log->columns = log_read_columns(old.size ? old : new, &line, path);
     int64_t size = old.size ? offset_in(old, line.next) : 0;
     while (old.size && log_next_line(old, &line)) {
         const double next = log_read_row(&log->columns, &line, value);
+        if (next >= 1 && next <= (double)last) size = offset_in(old, line.next);
         if (!(next > (double)step && next <= (double)last)) continue;
         step = (int64_t)next;
         rows++;
         seconds = fmax(seconds, value[LOG_seconds]);
-        size = offset_in(old, line.next);
         row = line;
     }
     if (rows < last)
         print_line(stdout, "%s: %" PRId64 " of %" PRId64 " rows are missing or damaged", path, last - rows, last);
-    if (rows && step == last && row.size < sizeof log->row) {
+    if (rows && step == last && offset_in(old, row.next) == size && row.size < sizeof log->row) {
         memcpy(log->row, row.text, row.size);
         log->row_bytes = row.next - row.text;
     }
@@ -274,10 +274,10 @@ void log_describe(FILE *file, const RunInfo *run, int as_comments) {
     }
 }
 
-static void write_settings(const char *path, const RunInfo *run, const ResumeInfo *resume) {
-    const FileMap old = map_old(path, resume);
-    char *new_path = format_string("%s.new", path);
-    FILE *file = file_create(new_path);
+static void write_settings(const RunInfo *run, const ResumeInfo *resume) {
+    const Path path = path_of(run->out, "settings.txt"), new = path_of(run->out, "settings.txt.new");
+    const FileMap old = map_old(path.text, resume);
+    FILE *file = file_create(new.text);
     if (!old.size) {
         fprintf(file, "# %s, %s\n# command: %s\n", run->version, time_text(), run->command);
         log_describe(file, run, 1);
@@ -291,9 +291,8 @@ static void write_settings(const char *path, const RunInfo *run, const ResumeInf
                 resume->changes ? "; changed: " : "", resume->changes ? resume->changes : "");
     options_write(file, run->options);
     file_unmap(old);
-    file_close_durably(file, new_path);
-    file_rename(new_path, path);
-    free(new_path);
+    file_close_durably(file, new.text);
+    file_rename(new.text, path.text);
 }
 
 /* ---- All three */
@@ -312,5 +311,5 @@ void log_open(Log *log, const RunInfo *run, const ResumeInfo *resume) {
     if (resume && !is_validated && !isnan(resume->val_loss))
         log_event(log, "validation", resume->step,
                   (LogValue[]){ { "val_loss", "%.9g", .number = resume->val_loss }, {0} });
-    write_settings(path_of(run->out, "settings.txt").text, run, resume);
+    write_settings(run, resume);
 }

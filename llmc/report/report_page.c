@@ -112,7 +112,8 @@ static void write_run(FILE *json, const char *path) {
 typedef struct { char *const *paths; int count, is_live; char *data; size_t size; FILE *json; } Page;
 
 static void write_data(void *argument) {
-    const Page *page = argument;
+    Page *page = argument;
+    page->json = string_open(&page->data, &page->size, "the data of a page");
     fprintf(page->json, "{\"live\": %s, \"updated\": %lld, \"runs\": [", page->is_live ? "true" : "false",
             (long long)time(NULL));
     for (int i = 0; i < page->count; i++) {
@@ -120,6 +121,7 @@ static void write_data(void *argument) {
         write_run(page->json, page->paths[i]);
     }
     fputs("]}\n", page->json);
+    fclose(page->json);
 }
 
 static void write_page(FILE *file, const char *data) {
@@ -133,9 +135,7 @@ static void write_page(FILE *file, const char *data) {
 
 void page_write(FILE *file, char *const *paths, int count) {
     Page page = { .paths = paths, .count = count };
-    page.json = string_open(&page.data, &page.size, "the data of a page");
     write_data(&page);
-    fclose(page.json);
     write_page(file, page.data);
     free(page.data);
 }
@@ -144,9 +144,8 @@ int report_page_write(const char *out) {
     const Path path = path_of(out, "report.html"), new = path_of(out, "report.html.new");
     Page page = { .paths = (char *const[]){ (char *)out }, .count = 1, .is_live = 1 };
     char why[FAIL_LENGTH];
-    page.json = string_open(&page.data, &page.size, "the data of a page");
     const int are_read = !fails(write_data, &page, why);
-    fclose(page.json);
+    if (!are_read && page.json) fclose(page.json);
     FILE *file = are_read ? file_try_create(new.text) : NULL;
     if (file) {
         write_page(file, page.data);

@@ -256,10 +256,11 @@ int tokens_eval_window(const Tokens *t, int64_t i, int T, int32_t *input, int32_
 
 /* ---- Checking */
 
-void tokens_check(const Tokens *t, int V) {
+void tokens_check(Tokens *t, int V) {
     enum { BLOCK = 4096 };
     int32_t id[BLOCK];
     Part p;
+    tokens_fingerprint(t);
     if (t->width < 4 && V >= 1 << 8 * t->width) return;     /* every value of the type is an id */
     for (int64_t first = 0, i = 0; first < t->count; first += p.count, i = 0) {
         p = part_at(t, first, t->count - first < BLOCK ? t->count - first : BLOCK);

@@ -38,8 +38,8 @@ int     tokens_are_bytes(const Tokens *tokens);          /* a text: V = 256, a t
 int     tokens_are_text(const Tokens *tokens);           /* bytes, or tokens made of a text by tokens_open_text */
 Tokenizer tokens_tokenizer(const Tokens *tokens);       /* bytes; a BPE, the format's or that beside shards; ids */
 
-/* Fails with file and position when an id is >= V. Reads the whole stream once. */
-void tokens_check(const Tokens *tokens, int V);
+/* Fails with the file when it is damaged, or an id is >= V. Reads the whole stream. */
+void tokens_check(Tokens *tokens, int V);
 
 /* A hash of all tokens, file by file, to recognise other data. The first call reads them, at 8 GB/s from memory. */
 uint64_t tokens_fingerprint(Tokens *tokens);

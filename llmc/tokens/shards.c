@@ -199,7 +199,7 @@ static void remove_shard(const char *path) {
 
 /* What a killed process has left. Where a file system has no locks, it stays. */
 static void remove_abandoned(const char *path) {
-    const int fd = shards_is_cache(path) && !ends_with(path, ".bin") ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    const int fd = shards_is_cache(path) && strstr(path, ".bin.partial-") ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) unlink(path);
     if (fd >= 0) close(fd);
 }

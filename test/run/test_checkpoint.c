@@ -306,6 +306,7 @@ static void test_finding(void) {
         expect_found(run_dir_find(out, TO_RESUME, NULL), s10);
         expect_found(run_dir_resolve(out, NULL), s10);
         if (i == 0) expect_fails("is a checkpoint that was not finished", resolve, named);
+        if (i == 0) expect_fails("not finished", resolve, STRING("%s/model.safetensors", named));
         EXPECT(rename(named, s2) == 0, "%s", named);
     }
     save_step(out, &trainer, 123456789);

@@ -157,6 +157,8 @@ if in_turn 2; then
     echo more >> "$dir/edited.txt"
     refuses "--data $dir/edited.txt has changed since $dir/extended/step-00000066 was made" \
         "$gpt" --resume "$dir/extended" --steps 67
+    refuses "has changed since" "$gpt" --resume "$dir/extended" --steps 67 --val-fraction 0.2
+    refuses "has changed since" "$gpt" --resume "$dir/extended" --steps 67 --val-data "$dir/text/train.txt"
     close_test "a resume extends and changes a run, and says so; a file that changed by itself is refused"
 fi
 

@@ -139,6 +139,8 @@ static void a_resume_cuts_the_log(void) {
         { HEADER BAD_ROWS "2,,256,,,,,,\n2,5,,,,,,,\n1,5,,,,,,,\n3,1,,,,,,,\n3,1\n", 3, 0,
           HEADER BAD_ROWS "2,,256,,,,,,\n2,5,,,,,,,\n1,5,,,,,,,\n3,1,,,,,,,\n", MISSING(3, 1) },
         { HEADER "1,,,,,,,,,\n2\n", 2, 0, HEADER, MISSING(2, 2) },
+        { HEADER "1,,,,,,,,\n3,,,,,,,,\n2,,,,,,,,\n4,,,,,,,,\n", 3, 2.25, HEADER "1,,,,,,,,\n3,,,,,,,,\n2,,,,,,,,\n",
+          MISSING(3, 1) },
         { ALL_COLUMNS "1,,,,,,,,,,,64,,,none\n", 1, 0, ALL_COLUMNS "1,,,,,,,,,,,64,,,none\n", "" } };
     for (int i = 0; i < COUNT(logs); i++) {
         unlink(log_path);
