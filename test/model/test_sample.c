@@ -443,7 +443,7 @@ static pid_t start_on_terminal(const char *checkpoint, const char *tokens) {
     if (child == 0) {
         dup2(pipe_ends[1], 2);
         execl(program, program, "--sample", checkpoint, "--interactive", "--threads", "1", "--temperature", "0",
-              "--prompt", "Once\\n", "--sample-tokens", tokens, (char *)NULL);
+              "--dtype", "f32", "--prompt", "Once\\n", "--sample-tokens", tokens, (char *)NULL);
         _exit(127);
     }
     close(pipe_ends[1]);
@@ -474,10 +474,10 @@ static void interactive(void) {
     const char *text = IN_SCRATCH("text"), *run = IN_SCRATCH("run"), *output = IN_SCRATCH("output");
     put_text(text, STRING("%03000d", 0));
     run_command(STRING("%s %s --out %s --layers 1 --heads 1 --channels 16 --context 32 --batch 4 --steps 60 --warmup 1 "
-                       "--lr 0.01 --val-every 0 --threads 1 > /dev/null", program, text, run));
+                       "--lr 0.01 --val-every 0 --threads 1 --dtype f32 > /dev/null", program, text, run));
     /* what the same prompt gives, without a terminal */
-    run_command(STRING("%s --sample %s --prompt 'Once\\nee' --sample-tokens 10 --temperature 0 > %s", program, run,
-                       output));
+    run_command(STRING("%s --sample %s --dtype f32 --prompt 'Once\\nee' --sample-tokens 10 --temperature 0 > %s",
+                       program, run, output));
     const char *answer = text_of(output);
     EXPECT(strlen(answer) == 18 && !strncmp(answer, "Once\nee", 7), "%s", answer);
     const char *want = STRING("e^[[1;5A^[OAe\r\n%.10s\r\n", answer + 7);
