@@ -31,19 +31,26 @@ typedef struct {
                                lse is over all scores. Rate 0: none */
 } AttentionSpec;
 
-/* kept: memory of kept_bytes that forward writes and backward reads, all of P where an implementation does not
-   recompute it. Where kept_bytes is 0, backward may be given the out and lse of attention_merge: dq, dk and dv then are
-   the shares of these keys in the gradients over all keys. The out that backward reads has dtype, whatever out_dtype:
-   a merged one is rounded to it. work: scratch of either pass. kept and work are on 16 bytes. */
+/* out, lse: written by forward, read by backward; dout, dq, dk, dv: backward only. kept: memory of kept_bytes that
+   forward writes and backward reads, all of P where an implementation does not recompute it. Where kept_bytes is 0,
+   backward may be given the out and lse of attention_merge: dq, dk and dv then are the shares of these keys in the
+   gradients over all keys. The out that backward reads has dtype, whatever out_dtype: a merged one is rounded to it.
+   work: scratch of either pass. kept and work are on 16 bytes. */
+typedef struct {
+    Tensor q, k, v, out, lse, dout, dq, dk, dv;
+    void  *kept, *work;
+} AttentionOperands;
+
+/* An implementation. Its passes get checked operands, and q0 within -Tq (no key is seen) .. Tk (all are, as without a
+   mask). */
 typedef struct {
     const char *name;                                      /* value of --attention: "flash", "naive" */
     const char *(*refuse)(const AttentionSpec *);          /* NULL, or why it cannot run here */
     size_t (*kept_bytes)(const AttentionSpec *);
     size_t (*workspace_bytes)(const AttentionSpec *);
-    void (*forward) (const AttentionSpec *, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
-                     void *work);
-    void (*backward)(const AttentionSpec *, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
-                     const void *kept, Tensor q, Tensor k, Tensor v, void *work);
+    void   (*forward) (const AttentionSpec *, const AttentionOperands *);
+    void   (*backward)(const AttentionSpec *, const AttentionOperands *);
+    int    (*merges)(const AttentionSpec *);               /* whether forward itself does ACCUMULATE; NULL = never */
 } Attention;
 
 extern const Attention *const attention_list[];             /* the linked backend's, best first, NULL-terminated */
@@ -51,34 +58,20 @@ extern const Attention *const attention_list[];             /* the linked backen
 /* "auto": the first that does not refuse. Fails with the reason when the named one refuses or does not exist. */
 const Attention *attention_pick(const char *name, const AttentionSpec *spec);
 
+/* Fail where an operand has another shape or data type than the spec. work: attention_workspace_bytes. */
+void   attention_forward (const Attention *a, const AttentionSpec *s, const AttentionOperands *o);
+void   attention_backward(const Attention *a, const AttentionSpec *s, const AttentionOperands *o);
+size_t attention_workspace_bytes(const Attention *a, const AttentionSpec *s);
+
 /* merged, lse = the softmax-weighted merge of two partial results over disjoint keys, out with lse and part with
    part_lse; exact where one of them saw no key. out (B,T,NH*HS) F32 or BF16; part: the same, F32; lse, part_lse
    (B,NH,T) F32. merged: as out, which it may be; or BF16, rounded. */
 void attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse);
 
-/* ---- for the implementations: checks of shapes and data types, common sizes */
+/* ---- for the implementations */
 
-void   attention_check_forward (const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse,
-                                Tensor q, Tensor k, Tensor v);
-void   attention_check_backward(const Attention *a, const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv,
-                                Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v);
 const char *attention_refuse_rate(const AttentionSpec *s);  /* NULL, or that there is no such rate of dropout */
 size_t attention_row_bytes(const AttentionSpec *s);         /* a float per query row: lse, or delta */
-size_t attention_part_bytes(const AttentionSpec *s);        /* out_into = ACCUMULATE: of attention_merge_part, else 0 */
-size_t attention_row_workspace(const AttentionSpec *s);     /* the sum of both */
 size_t attention_no_bytes (const AttentionSpec *s);         /* 0 */
-
-/* Forward with out_into = ACCUMULATE of an implementation that does not merge: its forward with OVERWRITE, into the
-   first attention_part_bytes of work, then attention_merge; returns 1. The rest of work is that forward's workspace.
-   With OVERWRITE it returns 0, having done nothing. */
-int    attention_merge_part(const Attention *a, const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q,
-                            Tensor k, Tensor v, void *work);
-
-/* The diagonal d of the mask, as torch.tril counts it: row i sees key j if j <= d + i; -Tq: none, Tk: all of them.
-   Without the position, which a kernel adds. */
-static inline int attention_diagonal(const AttentionSpec *s) {
-    if (!s->causal) return s->Tk;
-    return s->q0 < -s->Tq ? -s->Tq : s->q0 > s->Tk ? s->Tk : s->q0;
-}
 
 #endif

@@ -125,7 +125,7 @@ static void add_workspace(const Ring *r, Part p, DType out_dtype, size_t *bytes)
     if (is_empty(p)) return;
     AttentionSpec spec = spec_of(r, p, r->heads, out_dtype);
     spec.out_into = ACCUMULATE;
-    const size_t wanted = attention_pick(r->attention, &spec)->workspace_bytes(&spec);
+    const size_t wanted = attention_workspace_bytes(attention_pick(r->attention, &spec), &spec);
     if (wanted > *bytes) *bytes = wanted;
 }
 
@@ -163,7 +163,7 @@ static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) 
 /* The maximum over the ranks. */
 size_t ring_workspace_bytes(const Ring *r) {
     size_t max = 0;
-    if (r->split.size == 1) return attention_pick(r->attention, &r->spec)->workspace_bytes(&r->spec);
+    if (r->split.size == 1) return attention_workspace_bytes(attention_pick(r->attention, &r->spec), &r->spec);
     for (int i = 0; i < 2 * r->split.size; i++) {
         Ring of_rank = *r;
         Work w;
@@ -237,8 +237,9 @@ static void part_forward(const Ring *r, const Work *w, const Operands *x, Part p
     AttentionSpec spec = spec_of(r, p, r->heads, sum_dtype(r));
     const Operands rows = range_of(r, x, 0, p.row, p.rows, 0, r->heads);
     spec.out_into = into;
-    attention_pick(r->attention, &spec)->forward(&spec, w->out.data ? rows_of(w->out, p.row, p.rows) : rows.t[OUT],
-                                                 rows.lse, NULL, rows.t[Q], k, v, w->attention);
+    attention_forward(attention_pick(r->attention, &spec), &spec, &(AttentionOperands){
+        .out = w->out.data ? rows_of(w->out, p.row, p.rows) : rows.t[OUT], .lse = rows.lse, .q = rows.t[Q], .k = k,
+        .v = v, .work = w->attention });
 }
 
 static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
@@ -264,7 +265,8 @@ void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Ten
     const Operands all = { .t = { [OUT] = out, [Q] = q, [K] = k, [V] = v }, .lse = lse };
     Work w;
     if (r->split.size == 1) {
-        attention_pick(r->attention, &r->spec)->forward(&r->spec, out, lse, NULL, q, k, v, work);
+        attention_forward(attention_pick(r->attention, &r->spec), &r->spec, &(AttentionOperands){
+            .out = out, .lse = lse, .q = q, .k = k, .v = v, .work = work });
         return;
     }
     place_work(r, 0, work, &w);
@@ -277,14 +279,18 @@ void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Ten
 
 /* ---- Backward */
 
+static void pass_backward(const Ring *r, const AttentionSpec *spec, const Operands *x, void *work) {
+    attention_backward(attention_pick(r->attention, spec), spec, &(AttentionOperands){
+        x->t[Q], x->t[K], x->t[V], x->t[OUT], x->lse, x->t[DOUT], x->t[DQ], x->t[DK], x->t[DV], NULL, work });
+}
+
 /* This rank's block, some of the heads. */
 static void local_backward(const Ring *r, const Work *w, const Operands *x, int head, int heads) {
     const Part p = part_of(&r->split, r->split.rank, r->split.rank);
     const AttentionSpec spec = spec_of(r, p, heads, r->spec.dtype);
     if (is_empty(p) || !heads) return;
     const Operands o = range_of(r, x, 0, 0, p.rows, head, heads);
-    attention_pick(r->attention, &spec)->backward(&spec, o.t[DQ], o.t[DK], o.t[DV], o.t[DOUT], o.t[OUT], o.lse, NULL,
-                                                  o.t[Q], o.t[K], o.t[V], w->attention);
+    pass_backward(r, &spec, &o, w->attention);
 }
 
 /* dq: the first step overwrites it, its rows include those of all later steps. */
@@ -293,11 +299,14 @@ static void step_backward(const Ring *r, const Work *w, const Operands *x, int i
     if (is_empty(p)) return;
     AttentionSpec spec = spec_of(r, p, r->heads, sum_dtype(r));
     const Tensor kv = rows_of(w->in[index % 2], 0, p.keys), dkv = rows_of(w->dkv, 0, p.keys);
-    const Operands o = range_of(r, x, 0, p.row, p.rows, 0, r->heads);
+    Operands o = range_of(r, x, 0, p.row, p.rows, 0, r->heads);
+    o.t[DQ] = rows_of(w->dq, p.row, p.rows);
+    for (int i = 0; i < 2; i++) {
+        o.t[DK + i] = half(dkv, i);
+        o.t[K + i] = half(kv, i);
+    }
     spec.dq_into = index ? ACCUMULATE : OVERWRITE;
-    attention_pick(r->attention, &spec)->backward(&spec, rows_of(w->dq, p.row, p.rows), half(dkv, 0), half(dkv, 1),
-                                                  o.t[DOUT], o.t[OUT], o.lse, NULL, o.t[Q], half(kv, 0), half(kv, 1),
-                                                  w->attention);
+    pass_backward(r, &spec, &o, w->attention);
 }
 
 /* Packs the gradients of step `index`; those before it have been sent. */
@@ -361,7 +370,7 @@ void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, 
     const Operands all = { .t = { dq, dk, dv, dout, out, q, k, v }, .lse = lse };
     Work w;
     if (r->split.size == 1) {
-        attention_pick(r->attention, &r->spec)->backward(&r->spec, dq, dk, dv, dout, out, lse, NULL, q, k, v, work);
+        pass_backward(r, &r->spec, &all, work);
         return;
     }
     place_work(r, 1, work, &w);

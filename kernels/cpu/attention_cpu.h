@@ -34,9 +34,7 @@ static inline void matmul(Head c, int64_t M, int64_t N, int64_t K, Operand a, Op
     tile_gemm((Gemm){ .M = M, .N = N, .K = K, .a = a, .b = b, .c = c.data, .c_pitch = c.pitch, .into = into });
 }
 
-static inline int64_t diagonal_of(const AttentionSpec *s) {
-    return attention_diagonal(s) + (s->position ? *s->position : 0);
-}
+static inline int64_t diagonal_of(const AttentionSpec *s) { return s->q0 + (s->position ? *s->position : 0); }
 
 /* Query row i sees the first so many keys. */
 static inline int64_t keys_seen(const AttentionSpec *s, int64_t i) {

@@ -74,16 +74,14 @@ static void forward_tile(const AttentionSpec *s, DropoutMask mask, Head out, flo
     }
 }
 
-static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
-                    void *work) {
-    attention_check_forward(&attention_flash, s, out, lse, q, k, v);
-    if (attention_merge_part(&attention_flash, s, out, lse, kept, q, k, v, work)) return;
+static void forward(const AttentionSpec *s, const AttentionOperands *o) {
     const int64_t Tq = s->Tq, tiles = (Tq + QUERIES - 1) / QUERIES;
     #pragma omp parallel for schedule(dynamic)
     for (int64_t tile = 0; tile < (int64_t)s->B * s->NH * tiles; tile++) {
         const int64_t head = tile / tiles, i0 = (tiles - 1 - tile % tiles) * QUERIES;     /* the longest first */
-        forward_tile(s, mask_of(s, head), head_of(out, s, head), (float *)lse.data + head * lse.pitch,
-                     head_of(q, s, head), head_of(k, s, head), head_of(v, s, head), i0, min64(QUERIES, Tq - i0));
+        forward_tile(s, mask_of(s, head), head_of(o->out, s, head), (float *)o->lse.data + head * o->lse.pitch,
+                     head_of(o->q, s, head), head_of(o->k, s, head), head_of(o->v, s, head), i0,
+                     min64(QUERIES, Tq - i0));
     }
 }
 
@@ -122,20 +120,18 @@ static void clear(Head h, int64_t rows, int64_t HS) {
     for (int64_t i = 0; i < rows; i++) memset(head_from(h, i).data, 0, sizeof(float) * (size_t)HS);
 }
 
-static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
-                     const void *kept, Tensor q, Tensor k, Tensor v, void *work) {
-    (void)kept;
-    attention_check_backward(&attention_flash, s, dq, dk, dv, dout, out, lse, q, k, v);
+static void backward(const AttentionSpec *s, const AttentionOperands *o) {
     const int64_t Tq = s->Tq, Tk = s->Tk, HS = s->HS;
     #pragma omp parallel for schedule(dynamic)
     for (int64_t head = 0; head < (int64_t)s->B * s->NH; head++) {
-        const float *lse_row = (const float *)lse.data + head * lse.pitch;
-        float *delta = (float *)work + head * Tq;       /* rowsum(P dP) = rowsum(dout out) */
-        const BackwardHeads h = { head_of(dq, s, head), head_of(dk, s, head), head_of(dv, s, head),
-                                  head_of(dout, s, head),
-                                  head_of(q, s, head), head_of(k, s, head), head_of(v, s, head) };
-        const Head o = head_of(out, s, head);
-        for (int64_t i = 0; i < Tq; i++) delta[i] = vec_dot(h.dout.data + i * h.dout.pitch, o.data + i * o.pitch, HS);
+        const float *lse_row = (const float *)o->lse.data + head * o->lse.pitch;
+        float *delta = (float *)o->work + head * Tq;    /* rowsum(P dP) = rowsum(dout out) */
+        const BackwardHeads h = { head_of(o->dq, s, head), head_of(o->dk, s, head), head_of(o->dv, s, head),
+                                  head_of(o->dout, s, head),
+                                  head_of(o->q, s, head), head_of(o->k, s, head), head_of(o->v, s, head) };
+        const Head out = head_of(o->out, s, head);
+        for (int64_t i = 0; i < Tq; i++)
+            delta[i] = vec_dot(head_from(h.dout, i).data, head_from(out, i).data, HS);
         if (s->dq_into  == OVERWRITE) clear(h.dq, Tq, HS);
         if (s->dkv_into == OVERWRITE) { clear(h.dk, Tk, HS); clear(h.dv, Tk, HS); }
         for (int64_t j0 = 0; j0 < keys_seen(s, Tq - 1); j0 += KEYS)
@@ -147,5 +143,5 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
 }
 
 const Attention attention_flash = {
-    "flash", attention_refuse_on_cpu, attention_no_bytes, attention_row_workspace, forward, backward
+    "flash", attention_refuse_on_cpu, attention_no_bytes, attention_row_bytes, forward, backward, NULL
 };

@@ -5,8 +5,6 @@ static size_t probability_bytes(const AttentionSpec *s) {
     return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq * (size_t)s->Tk;
 }
 
-static size_t workspace_bytes(const AttentionSpec *s) { return probability_bytes(s) + attention_part_bytes(s); }
-
 /* The (Tq,Tk) matrix of a head. */
 static Head square_of(const void *data, const AttentionSpec *s, int64_t head) {
     return (Head){ (float *)data + head * s->Tq * s->Tk, s->Tk };
@@ -28,15 +26,12 @@ static Head drop(Head to, Head from, const AttentionSpec *s, int64_t head) {
 }
 
 /* P = softmax(scale q k^T), out = P v; with dropout out = (M o P) v, M its mask with dropout_scale where it keeps. */
-static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
-                    void *work) {
-    attention_check_forward(&attention_naive, s, out, lse, q, k, v);
-    if (attention_merge_part(&attention_naive, s, out, lse, kept, q, k, v, work)) return;
+static void forward(const AttentionSpec *s, const AttentionOperands *o) {
     const int64_t Tq = s->Tq, Tk = s->Tk, HS = s->HS;
     #pragma omp parallel for schedule(dynamic)
     for (int64_t head = 0; head < (int64_t)s->B * s->NH; head++) {
-        const Head P = square_of(kept, s, head);
-        matmul(P, Tq, Tk, HS, by_rows(head_of(q, s, head)), transposed(head_of(k, s, head)), OVERWRITE);
+        const Head P = square_of(o->kept, s, head);
+        matmul(P, Tq, Tk, HS, by_rows(head_of(o->q, s, head)), transposed(head_of(o->k, s, head)), OVERWRITE);
         for (int64_t i = 0; i < Tq; i++) {
             float *row = head_from(P, i).data;
             const int64_t seen = keys_seen(s, i);
@@ -44,26 +39,24 @@ static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, 
             const float row_max = vec_max(row, seen), sum = vec_exp_row(row, seen, row_max);
             for (int64_t j = 0; j < seen; j++) row[j] /= sum;
             for (int64_t j = seen; j < Tk; j++) row[j] = 0.0f;
-            ((float *)lse.data)[head * lse.pitch + i] = seen ? row_max + logf(sum) : -INFINITY;
+            ((float *)o->lse.data)[head * o->lse.pitch + i] = seen ? row_max + logf(sum) : -INFINITY;
         }
-        const Head weights = s->dropout.rate > 0 ? drop(square_of(work, s, head), P, s, head) : P;
-        matmul(head_of(out, s, head), Tq, HS, Tk, by_rows(weights), by_rows(head_of(v, s, head)), OVERWRITE);
+        const Head weights = s->dropout.rate > 0 ? drop(square_of(o->work, s, head), P, s, head) : P;
+        matmul(head_of(o->out, s, head), Tq, HS, Tk, by_rows(weights), by_rows(head_of(o->v, s, head)), OVERWRITE);
     }
 }
 
 /* dv = P^T dout, dP = dout v^T, dS = scale P (dP - rowsum(P dP)), dq = dS k, dk = dS^T q; with dropout
    dv = (M o P)^T dout, dP = M o (dout v^T) */
-static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
-                     const void *kept, Tensor q, Tensor k, Tensor v, void *work) {
-    attention_check_backward(&attention_naive, s, dq, dk, dv, dout, out, lse, q, k, v);
+static void backward(const AttentionSpec *s, const AttentionOperands *o) {
     const int64_t Tq = s->Tq, Tk = s->Tk, HS = s->HS;
     #pragma omp parallel for schedule(dynamic)
     for (int64_t head = 0; head < (int64_t)s->B * s->NH; head++) {
-        const Head P = square_of(kept, s, head), dS = square_of(work, s, head), g = head_of(dout, s, head);
+        const Head P = square_of(o->kept, s, head), dS = square_of(o->work, s, head), g = head_of(o->dout, s, head);
         const int drops = s->dropout.rate > 0;
         const Head weights = drops ? drop(dS, P, s, head) : P;
-        matmul(head_of(dv, s, head), Tk, HS, Tq, transposed(weights), by_rows(g), s->dkv_into);
-        matmul(dS, Tq, Tk, HS, by_rows(g), transposed(head_of(v, s, head)), OVERWRITE);
+        matmul(head_of(o->dv, s, head), Tk, HS, Tq, transposed(weights), by_rows(g), s->dkv_into);
+        matmul(dS, Tq, Tk, HS, by_rows(g), transposed(head_of(o->v, s, head)), OVERWRITE);
         if (drops) drop(dS, dS, s, head);
         for (int64_t i = 0; i < Tq; i++) {
             const float *p = head_from(P, i).data;
@@ -73,11 +66,11 @@ static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Te
             for (int64_t j = 0; j < seen; j++)  ds[j] = s->scale * p[j] * (ds[j] - mean);
             for (int64_t j = seen; j < Tk; j++) ds[j] = 0.0f;
         }
-        matmul(head_of(dq, s, head), Tq, HS, Tk, by_rows(dS),    by_rows(head_of(k, s, head)), s->dq_into);
-        matmul(head_of(dk, s, head), Tk, HS, Tq, transposed(dS), by_rows(head_of(q, s, head)), s->dkv_into);
+        matmul(head_of(o->dq, s, head), Tq, HS, Tk, by_rows(dS),    by_rows(head_of(o->k, s, head)), s->dq_into);
+        matmul(head_of(o->dk, s, head), Tk, HS, Tq, transposed(dS), by_rows(head_of(o->q, s, head)), s->dkv_into);
     }
 }
 
 const Attention attention_naive = {
-    "naive", attention_refuse_on_cpu, probability_bytes, workspace_bytes, forward, backward
+    "naive", attention_refuse_on_cpu, probability_bytes, probability_bytes, forward, backward, NULL
 };

@@ -174,41 +174,24 @@ static const char *refuse(const AttentionSpec *s) {
 
 static size_t workspace_bytes(const AttentionSpec *s) {
     const size_t rows = attention_row_bytes(s), splits = (size_t)splits_of(s);
-    return (splits > 1 ? rows * splits * ((size_t)s->HS + 2) : rows) + attention_part_bytes(s);
+    return splits > 1 ? rows * splits * ((size_t)s->HS + 2) : rows;
 }
 
-template <class T, int LANES>
-static void launch(const AttentionSpec &s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
-    LAUNCH_EARLY((decode_kernel<T, LANES>), dim3((unsigned)head_groups(&s), (unsigned)splits_of(&s),
-                 (unsigned)(s.B * s.Tq)), THREADS, 0, s, out, lse, q, k, v, work);
+template <class T> static void launch(const AttentionSpec *s, const AttentionOperands *o) {
+    const int lanes = lanes_of(s);
+    const auto kernel = lanes <= 2 ? decode_kernel<T, 2> : lanes <= 4  ? decode_kernel<T, 4>
+                      : lanes <= 8 ? decode_kernel<T, 8> : lanes <= 16 ? decode_kernel<T, 16> : decode_kernel<T, 32>;
+    const dim3 grid((unsigned)head_groups(s), (unsigned)splits_of(s), (unsigned)(s->B * s->Tq));
+    LAUNCH_EARLY(kernel, grid, THREADS, 0, *s, o->out, o->lse, o->q, o->k, o->v, o->work);
 }
 
-template <class T>
-static void forward_as(const AttentionSpec &s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
-    const int lanes = lanes_of(&s);
-    (lanes <= 2 ? launch<T, 2> : lanes <= 4 ? launch<T, 4> : lanes <= 8 ? launch<T, 8> : lanes <= 16 ? launch<T, 16>
-     : launch<T, 32>)(s, out, lse, q, k, v, work);
+static void forward(const AttentionSpec *s, const AttentionOperands *o) {
+    require_aligned_rows("attention", { o->q, o->k, o->v });
+    (s->dtype == BF16 ? launch<bf16> : launch<float>)(s, o);
 }
 
-static void forward(const AttentionSpec *spec, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
-                    void *work) {
-    attention_check_forward(&attention_decode, spec, out, lse, q, k, v);
-    if (attention_merge_part(&attention_decode, spec, out, lse, kept, q, k, v, work)) return;
-    REQUIRE(rows_aligned(q) && rows_aligned(k) && rows_aligned(v),
-            "attention: rows of q, k or v do not begin on 16 bytes: want addresses and pitches that are multiples");
-    AttentionSpec s = *spec;
-    s.q0 = attention_diagonal(spec);
-    (s.dtype == BF16 ? forward_as<bf16> : forward_as<float>)(s, out, lse, q, k, v, work);
+static void backward(const AttentionSpec *s, const AttentionOperands *o) {
+    attention_backward(s->dtype == BF16 ? &attention_flash_sm80 : &attention_flash_f32, s, o);
 }
 
-static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
-                     const void *kept, Tensor q, Tensor k, Tensor v, void *work) {
-    const Attention *other = s->dtype == BF16 ? &attention_flash_sm80 : &attention_flash_f32;
-    other->backward(s, dq, dk, dv, dout, out, lse, kept, q, k, v, work);
-}
-
-const Attention attention_decode = {
-    .name = "flash", .refuse = refuse,
-    .kept_bytes = attention_no_bytes, .workspace_bytes = workspace_bytes,
-    .forward = forward, .backward = backward
-};
+const Attention attention_decode = { "flash", refuse, attention_no_bytes, workspace_bytes, forward, backward, NULL };

@@ -142,7 +142,7 @@ template <int D> __device__ inline Place place_of_block(const AttentionSpec &s, 
     return { t.head, t.tile * Shape<D>::TILE, (int)threadIdx.x % LANES, (int)threadIdx.x / LANES };
 }
 
-/* Query row i sees so many keys. In the kernels s.q0 is attention_diagonal. */
+/* Query row i sees so many keys. */
 __device__ inline int keys_seen(const AttentionSpec &s, int i) { return max(0, min(s.q0 + i + 1, s.Tk)); }
 
 /* What P and dP are multiplied by: 1 without dropout. The first threads draw a block of the mask each; a barrier
@@ -342,63 +342,37 @@ dkv_kernel(AttentionSpec s, Tensor dk, Tensor dv, Tensor dout, Tensor lse, const
 
 /* ---- host */
 
-/* The kernel without dropout or the one with it. */
-#define LAUNCH_EITHER(kernel, grid, smem, ...) do { \
-    if (s->dropout.rate > 0) LAUNCH((kernel<D, true>),  grid, THREADS, smem, __VA_ARGS__); \
-    else                     LAUNCH((kernel<D, false>), grid, THREADS, smem, __VA_ARGS__); \
-} while (0)
-
 static const char *refuse(const AttentionSpec *s) {
     const char *refusal = attention_refuse_on_cuda(s);
     if (refusal) return refusal;
     return s->dtype == F32 ? NULL : "this kernel computes in f32 only";
 }
 
-static AttentionSpec kernel_spec(AttentionSpec s) {
-    s.q0 = attention_diagonal(&s);
-    return s;
+/* The kernel without dropout or the one with it, over tiles of T rows of all heads. Shared memory: so many tiles, and
+   one of scores. */
+#define LAUNCH_TILES(kernel, T, tiles, ...) \
+    LAUNCH((s->dropout.rate > 0 ? kernel<D, true> : kernel<D, false>), \
+           (unsigned)ceil_div(T, Shape<D>::TILE) * s->B * s->NH, THREADS, \
+           sizeof(float) * (tiles * Shape<D>::TILE_FLOATS + Shape<D>::SCORE_FLOATS), *s, __VA_ARGS__)
+
+template <int D> static void forward_sized(const AttentionSpec *s, const AttentionOperands *o) {
+    LAUNCH_TILES(forward_kernel, s->Tq, 3, o->out, o->lse, o->q, o->k, o->v);
 }
 
-template <int D> static int blocks(const AttentionSpec *s, int T) {
-    return (int)ceil_div(T, Shape<D>::TILE) * s->B * s->NH;
+template <int D> static void backward_sized(const AttentionSpec *s, const AttentionOperands *o) {
+    float *const delta = (float *)o->work;
+    LAUNCH_TILES(dq_kernel, s->Tq, 4, o->dq, delta, o->dout, o->out, o->lse, o->q, o->k, o->v);
+    LAUNCH_TILES(dkv_kernel, s->Tk, 4, o->dk, o->dv, o->dout, o->lse, delta, o->q, o->k, o->v);
 }
 
-/* Shared memory of so many tiles and of one of scores. */
-template <int D> static constexpr size_t smem_bytes(int tiles) {
-    return sizeof(float) * (tiles * Shape<D>::TILE_FLOATS + Shape<D>::SCORE_FLOATS);
+static void forward(const AttentionSpec *s, const AttentionOperands *o) {
+    (s->HS <= 32 ? forward_sized<32> : s->HS <= 64 ? forward_sized<64> : forward_sized<128>)(s, o);
 }
 
-template <int D>
-static void forward_sized(const AttentionSpec *s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {
-    LAUNCH_EITHER(forward_kernel, blocks<D>(s, s->Tq), smem_bytes<D>(3), kernel_spec(*s), out, lse, q, k, v);
-}
-
-template <int D>
-static void backward_sized(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
-                           Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, float *delta) {
-    LAUNCH_EITHER(dq_kernel, blocks<D>(s, s->Tq), smem_bytes<D>(4), kernel_spec(*s), dq, delta, dout, out, lse, q, k,
-                  v);
-    LAUNCH_EITHER(dkv_kernel, blocks<D>(s, s->Tk), smem_bytes<D>(4), kernel_spec(*s), dk, dv, dout, lse, delta, q, k,
-                  v);
-}
-
-static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
-                    void *work) {
-    attention_check_forward(&attention_flash_f32, s, out, lse, q, k, v);
-    if (attention_merge_part(&attention_flash_f32, s, out, lse, kept, q, k, v, work)) return;
-    (s->HS <= 32 ? forward_sized<32> : s->HS <= 64 ? forward_sized<64> : forward_sized<128>)
-        (s, out, lse, q, k, v);
-}
-
-static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
-                     const void *, Tensor q, Tensor k, Tensor v, void *work) {
-    attention_check_backward(&attention_flash_f32, s, dq, dk, dv, dout, out, lse, q, k, v);
-    (s->HS <= 32 ? backward_sized<32> : s->HS <= 64 ? backward_sized<64> : backward_sized<128>)
-        (s, dq, dk, dv, dout, out, lse, q, k, v, (float *)work);
+static void backward(const AttentionSpec *s, const AttentionOperands *o) {
+    (s->HS <= 32 ? backward_sized<32> : s->HS <= 64 ? backward_sized<64> : backward_sized<128>)(s, o);
 }
 
 const Attention attention_flash_f32 = {
-    .name = "flash", .refuse = refuse,
-    .kept_bytes = attention_no_bytes, .workspace_bytes = attention_row_workspace,
-    .forward = forward, .backward = backward
+    "flash", refuse, attention_no_bytes, attention_row_bytes, forward, backward, NULL
 };

@@ -381,69 +381,50 @@ static View view(const char *name, Tensor t) {
     return { (bf16 *)t.data, t.pitch };
 }
 
-static Problem problem(const AttentionSpec *s, Tensor lse) {
-    return { s->B * s->NH, s->NH, s->HS, s->Tq, s->Tk, attention_diagonal(s), attention_heads_in_flight(s), s->scale,
-             s->dq_into, s->dkv_into, lse.pitch, s->out_dtype == F32 };
-}
-
-static int blocks(const Problem &p, int T, int own) {
-    const int64_t count = (int64_t)p.heads * ((T + own - 1) / own);
-    REQUIRE(count <= INT32_MAX, "attention: %lld tiles, want at most %d: a smaller batch", (long long)count, INT32_MAX);
-    return (int)count;
-}
-
-struct Operands {
-    View q, k, v, out;
-    float *lse;
-    View dout = {}, dq = {}, dk = {}, dv = {};
-    float *delta = NULL;
-};
-
-/* The kernel without dropout or the one with it. */
-#define LAUNCH_EITHER(kernel, grid, smem_bytes, ...) do { \
-    if (dropout.rate > 0) LAUNCH((kernel<KS, true>),  grid, THREADS, smem_bytes + WARPS * WARP_MASK_BYTES, \
-                                 __VA_ARGS__, dropout); \
-    else                  LAUNCH((kernel<KS, false>), grid, THREADS, smem_bytes, __VA_ARGS__, dropout); \
+/* The kernel without dropout or the one with it, over tiles of T rows of all heads. */
+#define LAUNCH_TILES(kernel, F, T, ...) do { \
+    const int64_t tiles = (int64_t)p.heads * ((T + F::OWN - 1) / F::OWN); \
+    const bool drops = s->dropout.rate > 0; \
+    REQUIRE(tiles <= INT32_MAX, "attention: %lld tiles, want at most %d: a smaller batch", (long long)tiles, \
+            INT32_MAX); \
+    LAUNCH((drops ? kernel<KS, true> : kernel<KS, false>), (unsigned)tiles, THREADS, \
+           F::SHARED_BYTES + (drops ? WARPS * WARP_MASK_BYTES : 0), p, __VA_ARGS__, s->dropout); \
 } while (0)
 
-template<int KS> static void launch_forward(const Problem &p, const Operands &o, const Dropout &dropout) {
-    using F = Forward<KS>;
-    LAUNCH_EITHER(flash_forward, blocks(p, p.Tq, F::OWN), F::SHARED_BYTES, p, o.out, o.lse, o.q, o.k, o.v);
+static Problem problem(const AttentionSpec *s, const AttentionOperands *o) {
+    return { s->B * s->NH, s->NH, s->HS, s->Tq, s->Tk, s->q0, attention_heads_in_flight(s), s->scale, s->dq_into,
+             s->dkv_into, o->lse.pitch, s->out_dtype == F32 };
 }
 
-template<int KS> static void launch_backward(const Problem &p, const Operands &o, const Dropout &dropout) {
-    using Q = BackwardQ<KS>;
-    using KV = BackwardKV<KS>;
-    LAUNCH_EITHER(flash_backward_q, blocks(p, p.Tq, Q::OWN), Q::SHARED_BYTES,
-                  p, o.dq, o.delta, o.dout, o.out, o.lse, o.q, o.k, o.v);
-    LAUNCH_EITHER(flash_backward_kv, blocks(p, p.Tk, KV::OWN), KV::SHARED_BYTES,
-                  p, o.dk, o.dv, o.dout, o.lse, o.delta, o.q, o.k, o.v);
+template<int KS> static void forward_sized(const AttentionSpec *s, const AttentionOperands *o) {
+    const Problem p = problem(s, o);
+    LAUNCH_TILES(flash_forward, Forward<KS>, p.Tq, view("out", o->out), (float *)o->lse.data, view("q", o->q),
+                 view("k", o->k), view("v", o->v));
 }
 
-typedef void (*Launch)(const Problem &, const Operands &, const Dropout &);
+template<int KS> static void backward_sized(const AttentionSpec *s, const AttentionOperands *o) {
+    const Problem p = problem(s, o);
+    const View q = view("q", o->q), k = view("k", o->k), v = view("v", o->v), dout = view("dout", o->dout);
+    const View dk = view("dk", o->dk), dv = view("dv", o->dv);
+    float *const lse = (float *)o->lse.data, *const delta = (float *)o->work;
+    LAUNCH_TILES(flash_backward_q, BackwardQ<KS>, p.Tq, view("dq", o->dq), delta, dout, view("out", o->out), lse, q, k,
+                 v);
+    LAUNCH_TILES(flash_backward_kv, BackwardKV<KS>, p.Tk, dk, dv, dout, lse, delta, q, k, v);
+}
 
 /* By ceil(HS / 16). 7 runs as 8, 1 as 2, with zero columns. */
-static const Launch forwards[]  = { launch_forward<2>, launch_forward<2>, launch_forward<3>, launch_forward<4>,
-                                    launch_forward<5>, launch_forward<6>, launch_forward<8>, launch_forward<8> };
-static const Launch backwards[] = { launch_backward<2>, launch_backward<2>, launch_backward<3>, launch_backward<4>,
-                                    launch_backward<5>, launch_backward<6>, launch_backward<8>, launch_backward<8> };
+#define SIZED(pass) { pass<2>, pass<2>, pass<3>, pass<4>, pass<5>, pass<6>, pass<8>, pass<8> }
 
-static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
-                    void *work) {
-    attention_check_forward(&attention_flash_sm80, s, out, lse, q, k, v);
-    if (attention_merge_part(&attention_flash_sm80, s, out, lse, kept, q, k, v, work)) return;
-    forwards[(s->HS - 1) / 16](problem(s, lse), { view("q", q), view("k", k), view("v", v), view("out", out),
-                                                  (float *)lse.data }, s->dropout);
+static void forward(const AttentionSpec *s, const AttentionOperands *o) {
+    static void (*const sized[])(const AttentionSpec *, const AttentionOperands *) = SIZED(forward_sized);
+    sized[(s->HS - 1) / 16](s, o);
 }
 
-static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
-                     const void *, Tensor q, Tensor k, Tensor v, void *work) {
-    attention_check_backward(&attention_flash_sm80, s, dq, dk, dv, dout, out, lse, q, k, v);
-    backwards[(s->HS - 1) / 16](problem(s, lse), {
-        view("q", q), view("k", k), view("v", v), view("out", out), (float *)lse.data, view("dout", dout),
-        view("dq", dq), view("dk", dk), view("dv", dv), (float *)work }, s->dropout);
+static void backward(const AttentionSpec *s, const AttentionOperands *o) {
+    static void (*const sized[])(const AttentionSpec *, const AttentionOperands *) = SIZED(backward_sized);
+    sized[(s->HS - 1) / 16](s, o);
 }
 
 const Attention attention_flash_sm80 = {
-    "flash", refuse, attention_no_bytes, attention_row_workspace, forward, backward
+    "flash", refuse, attention_no_bytes, attention_row_bytes, forward, backward, NULL
 };

@@ -32,7 +32,7 @@ Part part_of(const AttentionSpec *s, Into into) {
 /* Zero between launches: all are on the one stream of this library, in replayed graphs, too. */
 static __device__ unsigned tile_counter;
 
-Problem make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight) {
+Problem make_problem(const AttentionSpec *s, const AttentionOperands *o, int64_t heads_in_flight) {
     static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */
     if (!counter) CUDA(cudaGetSymbolAddress((void **)&counter, tile_counter));
     Problem p = {};
@@ -41,7 +41,7 @@ Problem make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight
     p.Tq = s->Tq;
     p.Tk = s->Tk;
     p.q0 = s->q0;
-    p.lse_pitch = (int)lse.pitch;
+    p.lse_pitch = (int)o->lse.pitch;
     p.heads = s->B * s->NH;
     p.heads_in_flight = heads_in_flight < 1 ? 1 : heads_in_flight < p.heads ? (int)heads_in_flight : p.heads;
     p.deterministic = s->deterministic;
@@ -73,30 +73,10 @@ static const char *refuse(const AttentionSpec *s) {
     return NULL;
 }
 
-/* Out in f32 does not fit where the kernel reads what it merges. */
-static bool merges_part(const AttentionSpec *s) {
-    return s->out_into == ACCUMULATE && (s->out_dtype == F32 || s->HS <= 64);
-}
-
-static size_t workspace_bytes(const AttentionSpec *s) {
-    return attention_flash_sm90_workspace(s) + (merges_part(s) ? attention_part_bytes(s) : 0);
-}
-
-static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
-                    void *work) {
-    attention_check_forward(&attention_flash_sm90, s, out, lse, q, k, v);
-    if (merges_part(s) && attention_merge_part(&attention_flash_sm90, s, out, lse, kept, q, k, v, work)) return;
-    attention_flash_sm90_forward(s, out, lse, q, k, v);
-}
-
-static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
-                     const void *, Tensor q, Tensor k, Tensor v, void *work) {
-    attention_check_backward(&attention_flash_sm90, s, dq, dk, dv, dout, out, lse, q, k, v);
-    attention_check_rows("out", out);       /* the other operands: tensor_map */
-    REQUIRE((uintptr_t)work % 16 == 0, "attention: the workspace begins at %p, want a multiple of 16 bytes", work);
-    attention_flash_sm90_backward(s, dq, dk, dv, dout, out, lse, q, k, v, work);
-}
+/* In bf16 where registers allow it. Out in f32 does not fit where the kernel reads what it merges. */
+static int merges(const AttentionSpec *s) { return s->out_dtype == BF16 && s->HS > 64; }
 
 const Attention attention_flash_sm90 = {
-    "flash", refuse, attention_no_bytes, workspace_bytes, forward, backward
+    "flash", refuse, attention_no_bytes, attention_flash_sm90_workspace, attention_flash_sm90_forward,
+    attention_flash_sm90_backward, merges
 };

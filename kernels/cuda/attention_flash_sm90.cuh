@@ -264,13 +264,12 @@ template<int KEYS, int QUERIES> DEVICE void draw_mask_sm90(uint8_t *mask, const 
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
 Result      make_result(const char *name, const AttentionSpec *s, Tensor t, Into into);
 Part        part_of(const AttentionSpec *s, Into into);     /* into: OVERWRITE in the backward pass */
-Problem     make_problem(const AttentionSpec *s, Tensor lse, int64_t heads_in_flight);     /* the rest is each pass's */
+/* The rest is each pass's. */
+Problem     make_problem(const AttentionSpec *s, const AttentionOperands *o, int64_t heads_in_flight);
 int         persistent_blocks(Problem &p, int cluster);     /* one per SM, at most one cluster per tile; sets fetches */
 
-/* Shapes are checked by the caller. work: attention_flash_sm90_workspace bytes, not initialized. */
 size_t attention_flash_sm90_workspace(const AttentionSpec *s);
-void   attention_flash_sm90_forward (const AttentionSpec *s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v);
-void   attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
-                                     Tensor lse, Tensor q, Tensor k, Tensor v, void *work);
+void   attention_flash_sm90_forward (const AttentionSpec *s, const AttentionOperands *o);
+void   attention_flash_sm90_backward(const AttentionSpec *s, const AttentionOperands *o);
 
 #endif

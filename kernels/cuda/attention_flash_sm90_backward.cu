@@ -566,44 +566,39 @@ size_t attention_flash_sm90_workspace(const AttentionSpec *s) {
     return semaphore_bytes(s) + (size_t)padded_rows(s) * sizeof(float) * (2 + (s->HS > 64 ? 128 : 64));
 }
 
-template<int PANELS, Part PART> static void launch(Problem p, const Workspace &w, const AttentionSpec *s,
-                                                   const float *lse, Tensor out, Tensor dout, Tensor q, Tensor k,
-                                                   Tensor v, Tensor dq, Tensor dk, Tensor dv) {
+template<int PANELS, Part PART> static void launch(const AttentionSpec *s, const AttentionOperands *o) {
     using F = Backward<PANELS, PART>;
-    const Maps maps = { tensor_map("q", s, q, F::QT), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
-                        tensor_map("dout", s, dout, F::QT), make_result("dq", s, dq, s->dq_into),
-                        make_result("dk", s, dk, s->dkv_into), make_result("dv", s, dv, s->dkv_into) };
+    /* Two tiles per SM in flight (1.92: 256 tiles on 132 SMs), a long and a short one, so that all SMs finish together.
+       More heads need more of the L2; with fewer, blocks of one head wait for each other's dq. With `deterministic`
+       they always wait, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. */
+    const int tiles = padded(s->Tk) / KEYS;
+    const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * F::COLUMNS) : 1.92f * cuda_sm_count() / tiles;
+    Problem p = make_problem(s, o, (int64_t)ceilf(heads));
+    p.tiles = tiles;
+    attention_check_rows("out", o->out);        /* the other operands: tensor_map */
+    REQUIRE((uintptr_t)o->work % 16 == 0, "attention: workspace at %p, want a multiple of 16 bytes", o->work);
+    float *const lse2 = (float *)((char *)o->work + semaphore_bytes(s)), *const delta = lse2 + padded_rows(s);
+    const Workspace w = { lse2, delta, delta + padded_rows(s), (int *)o->work, padded(s->Tq) / F::QT, padded(s->Tq) };
+    const Maps maps = { tensor_map("q", s, o->q, F::QT), tensor_map("k", s, o->k, KEYS), tensor_map("v", s, o->v, KEYS),
+                        tensor_map("dout", s, o->dout, F::QT), make_result("dq", s, o->dq, s->dq_into),
+                        make_result("dk", s, o->dk, s->dkv_into), make_result("dv", s, o->dv, s->dkv_into) };
     const int blocks = persistent_blocks(p, 1);
-    LAUNCH((flash_backward_rows<PANELS, F::DROPOUT>), (unsigned)(padded_rows(s) / 128), 256, 0, p, w, lse, out, dout,
-           s->dropout);
+    LAUNCH((flash_backward_rows<PANELS, F::DROPOUT>), (unsigned)(padded_rows(s) / 128), 256, 0, p, w,
+           (const float *)o->lse.data, o->out, o->dout, s->dropout);
     LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps, s->dropout);
     if constexpr (PART == RECTANGLE)
         LAUNCH(flash_backward_dq<F>, (unsigned)(p.heads * w.tiles), 256, 0, p, w, maps.dq);
 }
 
-void attention_flash_sm90_backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
-                                   Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
-    /* Two tiles per SM in flight (1.92: 256 tiles on 132 SMs), a long and a short one, so that all SMs finish together.
-       More heads need more of the L2; with fewer, blocks of one head wait for each other's dq. With `deterministic`
-       they always wait, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. */
-    const int tiles = padded(s->Tk) / KEYS, columns = s->HS > 64 ? 128 : 64;
-    const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * columns) : 1.92f * cuda_sm_count() / tiles;
-    Problem p = make_problem(s, lse, (int64_t)ceilf(heads));
-    p.tiles = tiles;
-    Workspace w = {};
-    w.Tpad = padded(s->Tq);
-    w.tiles = w.Tpad / (s->HS > 64 ? Backward<2, WHOLE>::QT : Backward<1, WHOLE>::QT);
-    w.dq_semaphore = (int *)work;
-    w.lse2 = (float *)((char *)work + semaphore_bytes(s));
-    w.delta = w.lse2 + padded_rows(s);
-    w.dq = w.delta + padded_rows(s);
-    auto launch_part = [&](auto wide, auto narrow) {
-        (s->HS > 64 ? wide : narrow)(p, w, s, (const float *)lse.data, out, dout, q, k, v, dq, dk, dv);
-    };
+template<Part PART> static void launch_part(const AttentionSpec *s, const AttentionOperands *o) {
+    (s->HS > 64 ? launch<2, PART> : launch<1, PART>)(s, o);
+}
+
+void attention_flash_sm90_backward(const AttentionSpec *s, const AttentionOperands *o) {
     switch (part_of(s, OVERWRITE)) {
-    case WHOLE:     return launch_part(launch<2, WHOLE>,     launch<1, WHOLE>);
-    case DROPPED:   return launch_part(launch<2, DROPPED>,   launch<1, DROPPED>);
-    case SQUARE:    return launch_part(launch<2, SQUARE>,    launch<1, SQUARE>);
-    case RECTANGLE: return launch_part(launch<2, RECTANGLE>, launch<1, RECTANGLE>);
+    case WHOLE:     return launch_part<WHOLE>(s, o);
+    case DROPPED:   return launch_part<DROPPED>(s, o);
+    case SQUARE:    return launch_part<SQUARE>(s, o);
+    case RECTANGLE: return launch_part<RECTANGLE>(s, o);
     }
 }

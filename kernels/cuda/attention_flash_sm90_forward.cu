@@ -523,30 +523,29 @@ void flash_forward_sm90(const Problem p, const __grid_constant__ Maps maps, floa
     if (F::BLOCKS > 1) cluster_sync();      /* a block stays while the other multicasts to it */
 }
 
-template<class F> static void launch(Problem p, const Maps &maps, float *lse, const AttentionDropout &dropout) {
+template<class F> static void launch(Problem p, const AttentionSpec *s, const AttentionOperands *o) {
+    const Maps maps = { tensor_map("q", s, o->q, GROUP_ROWS), tensor_map("k", s, o->k, KEYS),
+                        tensor_map("v", s, o->v, KEYS), make_result("out", s, o->out, OVERWRITE) };
     p.first_row = F::PART == RECTANGLE ? 0 : F::first_row(p.Tq);
     p.tiles = (p.Tq - p.first_row + F::ROWS - 1) / F::ROWS;
     const int blocks = persistent_blocks(p, F::BLOCKS);
-    LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, lse, dropout);
+    LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, (float *)o->lse.data, s->dropout);
 }
 
-template<Part PART>
-static void launch_part(const Problem &p, const Maps &maps, Tensor lse, const AttentionDropout &dropout) {
-    auto chosen = p.HS <= 64 ? launch<Narrow<PART>> : launch<Wide<PART>>;
-    if constexpr (PART == WHOLE || PART == RECTANGLE)
-        if (p.HS > 64 && p.Tq >= CLUSTER_T && cuda_sm_count() % 2 == 0) chosen = launch<Cluster<PART>>;
-    chosen(p, maps, (float *)lse.data, dropout);
-}
-
-void attention_flash_sm90_forward(const AttentionSpec *s, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) {
-    Problem p = make_problem(s, lse, attention_heads_in_flight(s));
-    const Maps maps = { tensor_map("q", s, q, GROUP_ROWS), tensor_map("k", s, k, KEYS), tensor_map("v", s, v, KEYS),
-                        make_result("out", s, out, OVERWRITE) };
+template<Part PART> static void launch_part(const AttentionSpec *s, const AttentionOperands *o) {
+    Problem p = make_problem(s, o, attention_heads_in_flight(s));
     p.merges = s->out_into == ACCUMULATE;       /* in bf16 */
+    if (s->HS <= 64) return launch<Narrow<PART>>(p, s, o);
+    if constexpr (PART == WHOLE || PART == RECTANGLE)
+        if (s->Tq >= CLUSTER_T && cuda_sm_count() % 2 == 0) return launch<Cluster<PART>>(p, s, o);
+    launch<Wide<PART>>(p, s, o);
+}
+
+void attention_flash_sm90_forward(const AttentionSpec *s, const AttentionOperands *o) {
     switch (part_of(s, s->out_into)) {
-    case WHOLE:     return launch_part<WHOLE>(p, maps, lse, s->dropout);
-    case DROPPED:   return launch_part<DROPPED>(p, maps, lse, s->dropout);
-    case SQUARE:    return launch_part<SQUARE>(p, maps, lse, s->dropout);
-    case RECTANGLE: return launch_part<RECTANGLE>(p, maps, lse, s->dropout);
+    case WHOLE:     return launch_part<WHOLE>(s, o);
+    case DROPPED:   return launch_part<DROPPED>(s, o);
+    case SQUARE:    return launch_part<SQUARE>(s, o);
+    case RECTANGLE: return launch_part<RECTANGLE>(s, o);
     }
 }

@@ -60,7 +60,7 @@ __host__ __device__ inline char *address_of(const Operand &x, int sequence, int 
 /* ---- softmax: one warp per row, or a block per row of more than WARP_KEYS; f32 inside, a fixed order of every sum */
 
 /* A block of rows of the heads of a group of sequences, whose operands begin there. squares: P without what is dropped,
-   later dS; scores: in the backward pass dP. spec.q0 is the diagonal. */
+   later dS; scores: in the backward pass dP. */
 struct Rows {
     AttentionSpec spec;
     Block block;
@@ -252,7 +252,7 @@ static size_t kept_bytes(const AttentionSpec *s) { return matrix_bytes(s, s->B, 
 
 static size_t workspace_bytes(const AttentionSpec *s) {
     const Plan p = plan_of(s);
-    return pointer_bytes(s, p) + matrix_bytes(s, p.group, p.square, s->dtype) + attention_part_bytes(s) +
+    return pointer_bytes(s, p) + matrix_bytes(s, p.group, p.square, s->dtype) +
            (s->dtype == F32 ? 0 : matrix_bytes(s, p.group, p.rows * p.pitch, F32));
 }
 
@@ -260,11 +260,10 @@ static cublasHandle_t cublas;
 
 /* Heads and sequences are two strides, and cuBLAS knows one: the matrices of several sequences are given by pointers,
    which cuBLAS expects on 16 bytes. */
-static Pass pass_of(const AttentionSpec *s, const void *kept, void *work, Tensor q, Tensor k, Tensor v, Tensor out,
-                    Tensor dq, Tensor dk, Tensor dv) {
+static Pass pass_of(const AttentionSpec *s, const AttentionOperands *o, bool is_backward) {
     const Plan p = plan_of(s);
     const int64_t rows = p.rows, down = rows * p.pitch;
-    char *const squares = (char *)work + pointer_bytes(s, p);
+    char *const squares = (char *)o->work + pointer_bytes(s, p);
     char *const scores = squares + matrix_bytes(s, p.group, p.square, s->dtype);
     bool by_pointers = p.group > 1;
     /* q, k, v and what has their shape */
@@ -277,16 +276,17 @@ static Pass pass_of(const AttentionSpec *s, const void *kept, void *work, Tensor
         return Operand{ (char *)data, s->dtype, p.pitch, p.square, s->NH * p.square, step, sequences };
     };
     Pass pass = { s, p, {
-        heads(q, rows), heads(k, 0), heads(v, 0), heads(out, rows), matrices(kept, down, s->B),
+        heads(o->q, rows), heads(o->k, 0), heads(o->v, 0), heads(is_backward ? o->dout : o->out, rows),
+        matrices(o->kept, down, s->B),
         matrices(squares, down, p.group), { scores, F32, p.pitch, down, s->NH * down, 0, p.group },
-        heads(dq, rows), heads(dk, rows), heads(dv, rows), matrices(kept, down + rows, s->B),
+        heads(o->dq, rows), heads(o->dk, rows), heads(o->dv, rows), matrices(o->kept, down + rows, s->B),
         matrices(squares, down + rows, p.group)
     }, NULL, 0, 0 };
-    if (s->dtype == F32) pass.x[SCORES] = pass.x[dq.data ? SQUARES : P];
+    if (s->dtype == F32) pass.x[SCORES] = pass.x[is_backward ? SQUARES : P];
     if (by_pointers) {
-        pass.pointers = (char **)work;
+        pass.pointers = (char **)o->work;
         LAUNCH(pointers_kernel, dim3((unsigned)ceil_div(s->B * s->NH, 128), (unsigned)p.blocks,
-                                     dq.data ? OPERANDS : DQ), 128, 0, pass, s->B, s->NH);
+                                     is_backward ? OPERANDS : DQ), 128, 0, pass, s->B, s->NH);
     }
     if (!cublas) {
         CUBLAS(cublasCreate(&cublas));
@@ -338,7 +338,6 @@ static void launch_rows(void (*kernel)(Rows), const Pass &p, int index, Tensor l
         return x;
     };
     Rows r = { *p.s, b, p.first, operand(P), operand(SQUARES), operand(SCORES), lse };
-    r.spec.q0 = attention_diagonal(p.s);
     r.lse.data = (float *)lse.data + (int64_t)p.first * p.s->NH * lse.pitch;
     LAUNCH(kernel, grid, threads, drops ? ceil_div(b.width, 128) * 128 : 0, r);
 }
@@ -346,19 +345,16 @@ static void launch_rows(void (*kernel)(Rows), const Pass &p, int index, Tensor l
 /* ---- the two passes */
 
 /* P = softmax(scale q k^T), out = P v; with dropout out = (M o P) v / keep */
-static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, Tensor q, Tensor k, Tensor v,
-                    void *work) {
-    attention_check_forward(&attention_naive, s, out, lse, q, k, v);
-    if (attention_merge_part(&attention_naive, s, out, lse, kept, q, k, v, work)) return;
+static void forward(const AttentionSpec *s, const AttentionOperands *o) {
     const bool drops = s->dropout.rate > 0;
     const float keep_scale = drops ? dropout_scale(s->dropout.rate) : 1;
-    Pass p = pass_of(s, kept, work, q, k, v, out, {}, {}, {});
+    Pass p = pass_of(s, o, false);
     for (; p.first < s->B; p.first += p.count) {
         p.count = min(p.plan.group, s->B - p.first);
         for (int i = 0; i < p.plan.blocks; i++) {
             const Block b = block_of(s, p.plan, i);
             matmul(p, i, SCORES, b.rows, b.width, s->HS, 1, Q, CUBLAS_OP_N, K, CUBLAS_OP_T, OVERWRITE);
-            launch_rows(ROWS_KERNEL(softmax_kernel, s), p, i, lse);
+            launch_rows(ROWS_KERNEL(softmax_kernel, s), p, i, o->lse);
             matmul(p, i, OUT, b.rows, s->HS, b.width, keep_scale, drops ? SQUARES : P, CUBLAS_OP_N, V, CUBLAS_OP_N,
                    OVERWRITE);
         }
@@ -368,12 +364,10 @@ static void forward(const AttentionSpec *s, Tensor out, Tensor lse, void *kept, 
 /* dv = P^T dout, dP = dout v^T, dS = scale P (dP - rowsum(P dP)), dq = dS k, dk = dS^T q; with dropout
    dv = (M o P)^T dout / keep, dP = M o (dout v^T) / keep. dk and dv are of blocks of keys, which take the rows that see
    them, those of the blocks from theirs on: no sum goes through memory. */
-static void backward(const AttentionSpec *s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
-                     const void *kept, Tensor q, Tensor k, Tensor v, void *work) {
-    attention_check_backward(&attention_naive, s, dq, dk, dv, dout, out, lse, q, k, v);
+static void backward(const AttentionSpec *s, const AttentionOperands *o) {
     const bool drops = s->dropout.rate > 0;
     const float keep_scale = drops ? dropout_scale(s->dropout.rate) : 1;
-    Pass p = pass_of(s, kept, work, q, k, v, dout, dq, dk, dv);
+    Pass p = pass_of(s, o, true);
     for (; p.first < s->B; p.first += p.count) {
         p.count = min(p.plan.group, s->B - p.first);
         for (int i = p.plan.blocks - 1; i >= 0; i--) {
@@ -400,7 +394,4 @@ static const char *refuse(const AttentionSpec *s) {
     return NULL;
 }
 
-const Attention attention_naive = {
-    .name = "naive", .refuse = refuse, .kept_bytes = kept_bytes, .workspace_bytes = workspace_bytes,
-    .forward = forward, .backward = backward
-};
+const Attention attention_naive = { "naive", refuse, kept_bytes, workspace_bytes, forward, backward, NULL };

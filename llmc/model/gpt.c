@@ -71,7 +71,7 @@ static AttentionSpec attention_spec(const GPT *m, int l) {
     return spec;
 }
 
-static void attention_forward(GPT *m, int l, BlockActs *s) {
+static void self_attention_forward(GPT *m, int l, BlockActs *s) {
     const int64_t C = m->config.C;
     const AttentionSpec spec = attention_spec(m, l);
     const Tensor q = part(s->qkv, 0), k = tensor_column_range(s->kv, 0, C), v = tensor_column_range(s->kv, C, C);
@@ -79,11 +79,12 @@ static void attention_forward(GPT *m, int l, BlockActs *s) {
     if (m->cached) cache_append(s->cache, tensor_column_range(s->qkv, C, 2 * C), m->acts.position);
     op_begin("attention", op_bytes(4, s->atty, s->lse, q, s->kv), attention_flop(m));
     if (m->ring.split.size) ring_forward(&m->ring, s->atty, s->lse, q, k, v, work);
-    else                    m->attention->forward(&spec, s->atty, s->lse, s->att.data, q, k, v, work);
+    else attention_forward(m->attention, &spec, &(AttentionOperands){
+        .out = s->atty, .lse = s->lse, .kept = s->att.data, .q = q, .k = k, .v = v, .work = work });
     op_end();
 }
 
-static void attention_backward(GPT *m, int l, BlockActs *s) {
+static void self_attention_backward(GPT *m, int l, BlockActs *s) {
     const AttentionSpec spec = attention_spec(m, l);
     const Tensor q = part(s->qkv, 0), k = part(s->qkv, 1), v = part(s->qkv, 2);
     const Tensor dqkv = m->acts.dqkv, dq = part(dqkv, 0), dk = part(dqkv, 1), dv = part(dqkv, 2);
@@ -92,7 +93,8 @@ static void attention_backward(GPT *m, int l, BlockActs *s) {
     if (m->dropout > 0) device_overlap_wait();     /* dqkv and dproj share memory */
     op_begin("attention backward", op_bytes(5, dqkv, datty, s->atty, s->lse, s->qkv), 2.5 * attention_flop(m));
     if (m->ring.split.size) ring_backward(&m->ring, dq, dk, dv, datty, s->atty, s->lse, q, k, v, work);
-    else m->attention->backward(&spec, dq, dk, dv, datty, s->atty, s->lse, s->att.data, q, k, v, work);
+    else attention_backward(m->attention, &spec, &(AttentionOperands){
+        q, k, v, s->atty, s->lse, datty, dq, dk, dv, s->att.data, work });
     op_end();
 }
 
@@ -110,7 +112,7 @@ static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
     Acts *a = &m->acts;
     residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
     matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
-    attention_forward(m, l, s);
+    self_attention_forward(m, l, s);
     matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
     drop(m, a->branch, l, PROJECTION);
     residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
@@ -216,7 +218,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         device_overlap_wait();                  /* the memory of dfch and ln2 is reused */
         Tensor dproj = branch_gradient(m, a->dproj, l, PROJECTION);
         matmul_backward(a->dbranch, dw->projw, by_matmul(m, dw->projb), ABSENT, dproj, s->atty, ABSENT, w->projw, into);
-        attention_backward(m, l, s);
+        self_attention_backward(m, l, s);
         if (m->config.recompute == RECOMPUTE_LAYERNORM)
             residual_layernorm_forward(ABSENT, s->ln1, s->ln1_mean, s->ln1_rstd, s->res1, ABSENT, w->ln1w, w->ln1b);
         device_overlap_wait();                  /* dprojw is computed from dres */

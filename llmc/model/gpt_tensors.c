@@ -356,7 +356,7 @@ static size_t acts_layout(GPT *m, int batch, int tokens, int first) {
                               : head_chunk(config, batch, tokens, m->chunk);
     int64_t kept = words_of(m->attention->kept_bytes(&m->spec));
     int64_t work = words_of(m->ring.split.size ? ring_workspace_bytes(&m->ring)
-                                               : m->attention->workspace_bytes(&m->spec));
+                                               : attention_workspace_bytes(m->attention, &m->spec));
     int64_t word = rate > 0 ? 2 : 0, positions = m->cached ? 1 : m->ring.split.size ? tokens : 0;
     int64_t ahead = !m->cached ? 0 : m->cached > GPT_TOKENS_AHEAD ? m->cached : GPT_TOKENS_AHEAD;
     const DType ACT = config->dtype;

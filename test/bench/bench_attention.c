@@ -166,11 +166,9 @@ static void runners_list(Shape s) {
 
 static void launch(const Runner *r, Shape s, int pass) {
     AttentionSpec spec = spec_of(s);
-    Tensor q = part(qkv, s, 0), k = part(qkv, s, 1), v = part(qkv, s, 2), o = part(out, s, 0);
-    Tensor lse = tensor_of(r->lse, F32, 3, s.B, s.NH, s.T);
-    if (pass == FORWARD) r->ours->forward(&spec, o, lse, r->kept, q, k, v, r->work);
-    else r->ours->backward(&spec, part(dqkv, s, 0), part(dqkv, s, 1), part(dqkv, s, 2), part(dout, s, 0), o, lse,
-                           r->kept, q, k, v, r->work);
+    (pass == FORWARD ? attention_forward : attention_backward)(r->ours, &spec, &(AttentionOperands){
+        part(qkv, s, 0), part(qkv, s, 1), part(qkv, s, 2), part(out, s, 0), tensor_of(r->lse, F32, 3, s.B, s.NH, s.T),
+        part(dout, s, 0), part(dqkv, s, 0), part(dqkv, s, 1), part(dqkv, s, 2), r->kept, r->work });
 }
 
 /* ms of one launch. The first is not counted: until now the GPU was another process's. */
@@ -194,7 +192,7 @@ static double time_batch(const Runner *r, Shape s, int pass) {
 /* Absent where it refuses, or would take more than half of the free memory. */
 static void prepare_ours(Runner *r, Shape s) {
     AttentionSpec spec = spec_of(s);
-    size_t kept_bytes = r->ours->kept_bytes(&spec), work_bytes = r->ours->workspace_bytes(&spec);
+    size_t kept_bytes = r->ours->kept_bytes(&spec), work_bytes = attention_workspace_bytes(r->ours, &spec);
     const double bytes = (double)(attention_row_bytes(&spec) + kept_bytes + work_bytes);
     r->absent = r->ours->refuse(&spec) || bytes > 0.5 * (double)device_info().free_bytes;
     if (r->absent) return;

@@ -174,7 +174,8 @@ static inline Tensor scratch_bytes(int which, size_t bytes) {
 
 static inline Memory place_memory(const Attention *a, const AttentionSpec *s) {
     return (Memory){ scratch_bytes(0, a->kept_bytes(s)),
-                     { scratch_bytes(1, a->workspace_bytes(s)), scratch_bytes(2, a->workspace_bytes(s)) } };
+                     { scratch_bytes(1, attention_workspace_bytes(a, s)),
+                       scratch_bytes(2, attention_workspace_bytes(a, s)) } };
 }
 
 /* The number, from n on, of an implementation that takes the spec, -1 when there is none. What the one before has
@@ -197,10 +198,13 @@ static inline int next_attention(int n, const AttentionSpec *s, CaseEnd end) {
 
 static inline void run_both(const Attention *a, const AttentionSpec *s, const AttentionSpec *forward, Operands o,
                             Memory m) {
-    a->forward(forward, o.out, o.lse, m.kept.data, o.q, o.k, o.v, m.work[0].data);
+    AttentionOperands x = { o.q, o.k, o.v, o.out, o.lse, o.dout, o.dq, o.dk, o.dv, m.kept.data, m.work[0].data };
+    attention_forward(a, forward, &x);
     if (s->out_into == ACCUMULATE) return;
     if (o.rounded.data != o.out.data) tensor_convert(o.rounded, o.out);
-    a->backward(s, o.dq, o.dk, o.dv, o.dout, o.rounded, o.lse, m.kept.data, o.q, o.k, o.v, m.work[1].data);
+    x.out = o.rounded;
+    x.work = m.work[1].data;
+    attention_backward(a, s, &x);
 }
 
 /* ---- the truth of one head

@@ -32,12 +32,16 @@ int main(int argc, char **argv) {
 
     Tensor x = on_device(3 * C), dx = on_device(3 * C), y = on_device(C), dy = on_device(C);
     Tensor lse = tensor_of(device_alloc(4 * NH * T, "lse"), F32, 3, 1, NH, T);
-    void *kept = device_alloc(a->kept_bytes(&spec), "kept"), *work = device_alloc(a->workspace_bytes(&spec), "work");
     device_upload(x.data, qkv, sizeof qkv);
     device_upload(dy.data, dout, sizeof dout);
-    a->forward (&spec, y, lse, kept, columns(x, 0), columns(x, 1), columns(x, 2), work);
-    a->backward(&spec, columns(dx, 0), columns(dx, 1), columns(dx, 2), dy, y, lse, kept,
-                columns(x, 0), columns(x, 1), columns(x, 2), work);
+    AttentionOperands o = {
+        .q = columns(x, 0), .k = columns(x, 1), .v = columns(x, 2), .out = y, .lse = lse,
+        .dq = columns(dx, 0), .dk = columns(dx, 1), .dv = columns(dx, 2), .dout = dy,
+        .kept = device_alloc(a->kept_bytes(&spec), "kept"),
+        .work = device_alloc(attention_workspace_bytes(a, &spec), "work")
+    };
+    attention_forward (a, &spec, &o);
+    attention_backward(a, &spec, &o);
     device_download(out, y.data, sizeof out);
     device_download(dqkv, dx.data, sizeof dqkv);
 
@@ -49,10 +53,11 @@ int main(int argc, char **argv) {
         part.q0 = -first;                           /* row i sees key j of the part if first + j <= i */
         part.out_into = first ? ACCUMULATE : OVERWRITE;
         const Attention *b = attention_pick(name, &part);
-        void *part_work = device_alloc(b->workspace_bytes(&part), "work");
-        void *part_kept = device_alloc(b->kept_bytes(&part), "kept");
-        b->forward(&part, y, lse, part_kept, columns(x, 0), keys(columns(x, 1), first, HALF),
-                   keys(columns(x, 2), first, HALF), part_work);
+        o.work = device_alloc(attention_workspace_bytes(b, &part), "work");
+        o.kept = device_alloc(b->kept_bytes(&part), "kept");
+        o.k = keys(columns(x, 1), first, HALF);
+        o.v = keys(columns(x, 2), first, HALF);
+        attention_forward(b, &part, &o);
     }
     device_download(merged, y.data, sizeof merged);
 

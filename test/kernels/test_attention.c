@@ -383,8 +383,8 @@ static void linear_memory(void) {
     for (int n = 0; attention_list[n]; n++) {
         const Attention *a = attention_list[n];
         const AttentionSpec s = spec_of(2, 3, 8192, 64), twice = spec_of(2, 3, 16384, 64);
-        const size_t bytes[] = { a->kept_bytes(&s) + a->workspace_bytes(&s),
-                                 a->kept_bytes(&twice) + a->workspace_bytes(&twice) };
+        const size_t bytes[] = { a->kept_bytes(&s) + attention_workspace_bytes(a, &s),
+                                 a->kept_bytes(&twice) + attention_workspace_bytes(a, &twice) };
         EXPECT(strcmp(a->name, "flash") || a->refuse(&s) || bytes[1] <= 2 * bytes[0] + 65536,
                "flash %d: %zu bytes at T = 8192, %zu at 16384", n + 1, bytes[0], bytes[1]);
     }
@@ -750,9 +750,14 @@ static void picking(void) {
 }
 
 static char room[1 << 16];
-static void call_forward(Tensor *t)  { chosen->forward(&chosen_spec, t[0], t[1], room, t[2], t[3], t[4], room); }
+static void call_forward(Tensor *t)  {
+    attention_forward(chosen, &chosen_spec, &(AttentionOperands){
+        .out = t[0], .lse = t[1], .q = t[2], .k = t[3], .v = t[4], .kept = room, .work = room });
+}
 static void call_backward(Tensor *t) {
-    chosen->backward(&chosen_spec, t[0], t[1], t[2], t[3], t[4], t[5], room, t[6], t[7], t[8], room);
+    attention_backward(chosen, &chosen_spec, &(AttentionOperands){
+        .dq = t[0], .dk = t[1], .dv = t[2], .dout = t[3], .out = t[4], .lse = t[5], .q = t[6], .k = t[7], .v = t[8],
+        .kept = room, .work = room });
 }
 static void call_merge(Tensor *t)    { attention_merge(t[0], t[1], t[2], t[3], t[4]); }
 
