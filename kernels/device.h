@@ -93,9 +93,6 @@ void   device_graph_call(void (*call)(void *context, int argument), void *contex
 /* Between device_freeze_weights(1) and (0) the caller issues nothing that writes weights or biases, and nothing beside
    the stream. A GPU kernel may then read weights before the kernel in front of it has ended. */
 void   device_freeze_weights(int frozen);
-/* A named range of host calls for Nsight Systems (NVTX); ranges nest. */
-void   device_range_begin(const char *name);
-void   device_range_end(void);
 /* For a program that uses the kernels as a library: the cudaStream_t on which all work is issued from now on; NULL =
    the backend's own. The CPU ignores it. */
 void  device_use_stream(void *stream);

@@ -27,9 +27,9 @@ typedef struct {
 
 void gemm(Gemm g);
 
-/* pre_gelu = a b + bias, out = gelu(pre_gelu) (gelu.h), in one kernel where that is measured to be faster. Both are
-   packed, (M,N) in dtype; g.c is pre_gelu.data. The values between GEMM and GELU may be rounded to dtype. */
-void gemm_gelu(Gemm g, Tensor out, Tensor pre_gelu);
+/* And out (M,N) = gelu(c) (gelu.h), in one kernel where that is measured to be faster. Both are packed, of dtype. The
+   values between GEMM and GELU may be rounded to dtype. */
+void gemm_gelu(Gemm g, void *out);
 
 const char *gemm_name(void);    /* "train_gpt", "cuBLASLt 13.1.0" */
 

@@ -42,7 +42,7 @@ void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor
     const double flop = 2.0 * (double)(tensor_count(x) * N);
     gemm_begin(pre_gelu.data ? "matmul + gelu" : "matmul", weight, op_bytes(5, x, weight, bias, pre_gelu, out), flop);
     const Gemm g = gemm_of(pre_gelu.data ? pre_gelu : out, x, ROW_MAJOR, weight, COLUMN_MAJOR, bias, OVERWRITE);
-    if (pre_gelu.data) gemm_gelu(g, out, pre_gelu);
+    if (pre_gelu.data) gemm_gelu(g, out.data);
     else               gemm(g);
     op_end();
 }

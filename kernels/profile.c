@@ -51,14 +51,12 @@ void op_begin(const char *name, double bytes, double flop) {
     r->calls++;
     r->bytes += bytes;
     r->flop += flop;
-    device_range_begin(name);
     device_mark(&s->begin);
 }
 
 void op_end(void) {
     if (!profile_is_on || --depth) return;
     device_mark(&span[spans++].end);
-    device_range_end();
 }
 
 static int by_time(const void *a, const void *b) {
@@ -92,8 +90,4 @@ void profile_end(Rates rates, int steps, double step_ms) {
     printf("%-36s %36.3f %9.3f %7.2f %5.1f%%\n", "sum of the ops", sum, floors, sum / floors, 100 * sum / step_ms);
     printf("%-36s %36.3f %9.3f %7.2f\n", "step, not profiled", step_ms, floors, step_ms / floors);
     printf("%-36s %36.3f %25.1f%%\n", "gap", step_ms - sum, 100 * (step_ms - sum) / step_ms);
-    for (Span *s = span; s < span + SPANS; s++) {
-        device_mark_free(&s->begin);
-        device_mark_free(&s->end);
-    }
 }

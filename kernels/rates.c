@@ -15,7 +15,7 @@ static void multiply(Tensor c, Tensor a) {
 /* Milliseconds per call on random numbers: a GPU multiplies zeros faster, with less power. */
 static double call_ms(void (*call)(Tensor to, Tensor from), DType dtype, int64_t n) {
     enum { WARM_UP = 2, CALLS = 10 };
-    DeviceMark begin = {0}, end = {0};
+    static DeviceMark begin, end;
     const size_t bytes = (size_t)(n * n) * sizeof(float);
     void *memory = device_alloc(3 * bytes, "the matrices of a profile");
     const Tensor to = tensor_of(memory, dtype, 2, n, n), from = tensor_of((char *)memory + bytes, dtype, 2, n, n);
@@ -28,8 +28,6 @@ static double call_ms(void (*call)(Tensor to, Tensor from), DType dtype, int64_t
     }
     device_mark(&end);
     const double ms = device_mark_ms(&begin, &end) / CALLS;
-    device_mark_free(&begin);
-    device_mark_free(&end);
     device_free(memory);
     return ms;
 }

@@ -195,5 +195,3 @@ void   device_side_begin(void)                                      { }
 void   device_side_end(void)                                        { }
 void   device_freeze_weights(int frozen)                            { (void)frozen; }
 void   device_graph_call(void (*call)(void *, int), void *context, int argument) { call(context, argument); }
-void   device_range_begin(const char *name)                         { (void)name; }
-void   device_range_end(void)                                       { }

@@ -43,7 +43,7 @@ void gelu_backward(Tensor dx_tensor, Tensor dy_tensor, Tensor x_tensor, Tensor d
     op_end();
 }
 
-void gemm_gelu(Gemm g, Tensor out, Tensor pre_gelu) {
+void gemm_gelu(Gemm g, void *out) {
     gemm(g);
-    gelu_forward(out, pre_gelu);
+    gelu_forward(tensor_of(out, g.dtype, 2, g.M, g.N), tensor_of(g.c, g.dtype, 2, g.M, g.N));
 }

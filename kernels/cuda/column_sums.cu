@@ -2,9 +2,7 @@
    bound: reading the tensor once. */
 #include "partial_sums.cuh"
 extern "C" {
-#include "../device.h"
 #include "../gemm.h"
-#include "../profile.h"
 }
 
 enum {
@@ -37,13 +35,11 @@ template <class T> static void column_sums_of(Tensor sum, Tensor t, Into into) {
     const int64_t tiles = ceil_div(columns, LANES * Pack<T>::SIZE);
     int64_t slices = ceil_div(BLOCKS, tiles);
     slices = min(slices, ceil_div(rows, 8 * WARPS));        /* at least eight rows a warp: slices take time to add */
-    slices = min(slices, PARTIAL_COUNT / columns);
-    REQUIRE(slices, "column sums: %lld columns, want %d or less", (long long)columns, PARTIAL_COUNT);
     const int64_t slice_rows = ceil_div(rows, slices);
     slices = ceil_div(rows, slice_rows);
     const PartialSums sums = partial_sums(slices, sum, {}, {}, into);
     LAUNCH_EARLY(column_sums_kernel<T>, dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0, sums,
-                 (const T *)t.data, rows, columns, t.pitch, slice_rows);
+                 t, rows, columns, t.pitch, slice_rows);
     partial_sums_add(sums, WARPS);
 }
 
@@ -66,6 +62,7 @@ PartialSums partial_sums(int64_t slices, Tensor a, Tensor b, Tensor c, Into into
     if (!cuda_side && own.joins == cuda_joins) device_overlap_wait();
     own.joins = cuda_joins;
     const int64_t width = tensor_count(a), columns = width * (c.data ? 3 : b.data ? 2 : 1);
+    REQUIRE(slices * columns <= PARTIAL_COUNT, "partial sums: %lld columns, want fewer", (long long)columns);
     return { own.memory, (int)slices, (int)columns, (int)width, { (float *)a.data, (float *)b.data, (float *)c.data },
              into == ACCUMULATE };
 }

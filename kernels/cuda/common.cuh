@@ -3,55 +3,57 @@
 #ifndef KERNELS_CUDA_COMMON_CUH
 #define KERNELS_CUDA_COMMON_CUH
 #include <initializer_list>
+#include <type_traits>
 #include <cuda_bf16.h>
 #include "cuda.h"
 extern "C" {
 #include "../check_ops.h"
+#include "../device.h"
+#include "../profile.h"
 }
 
 typedef __nv_bfloat16 bf16;
 
+/* More than 48 KiB of shared memory must be allowed; a kernel with 24 KiB or more gets as much of it as the SM has,
+   rather than L1, so that several blocks fit. */
+template <class... P> static void allow_smem(void (*kernel)(P...), size_t smem_bytes) {
+    if (smem_bytes < 24 << 10) return;
+    CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_bytes));
+    CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
+}
+
+/* A kernel's pointer gets a tensor's address. */
+template <class P, class A> static P argument_of(const A &x) {
+    if constexpr (std::is_same_v<A, Tensor> && std::is_pointer_v<P>) return (P)x.data;
+    else                                                             return x;
+}
+
+template <class... P, class... A>
+static void launch_kernel(const char *name, bool is_early, unsigned cluster, void (*kernel)(P...), dim3 grid,
+                          dim3 block, size_t smem_bytes, const A &...arguments) {
+    cudaLaunchAttribute attribute[2] = {};
+    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[0].val.programmaticStreamSerializationAllowed = 1;
+    attribute[1].id = cudaLaunchAttributeClusterDimension;
+    attribute[1].val.clusterDim = { cluster, 1, 1 };
+    const unsigned attributes = is_early && cuda_arch() == 90 ? 1 + (cluster > 1) : 0;
+    const cudaLaunchConfig_t config = { grid, block, smem_bytes, cuda_stream, attribute, attributes };
+    allow_smem(kernel, smem_bytes);
+    const cudaError_t error = cudaLaunchKernelEx(&config, kernel, argument_of<P>(arguments)...);
+    REQUIRE(error == cudaSuccess, "cuda: %s: %s", name, cudaGetErrorString(error));
+    if (!is_early) cuda_early_reads = cuda_frozen;
+}
+
 /* The one way to start a kernel. Parentheses keep a template's commas together:
    LAUNCH((norm_kernel<float, 4>), grid, block, smem_bytes, arguments...)
-   More than 48 KiB of shared memory must be allowed; a kernel with 24 KiB or more gets as much of it as the SM has,
-   rather than L1, so that several blocks fit. */
-#define LAUNCH(kernel, grid, block, smem_bytes, ...) do { \
-    ALLOW_SMEM(kernel, smem_bytes); \
-    kernel<<<grid, block, smem_bytes, cuda_stream>>>(__VA_ARGS__); \
-    cuda_early_reads = cuda_frozen; \
-    cudaError_t error_ = cudaGetLastError(); \
-    REQUIRE(error_ == cudaSuccess, "cuda: %s: %s", #kernel, cudaGetErrorString(error_)); \
-} while (0)
-
-#define ALLOW_SMEM(kernel, smem_bytes) do { \
-    if ((size_t)(smem_bytes) >= 24 << 10) { \
-        CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(smem_bytes))); \
-        CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100)); \
-    } \
-} while (0)
+   Sizes of 64 bits become a kernel's int. */
+#define LAUNCH(kernel, ...) launch_kernel(#kernel, false, 1, kernel, __VA_ARGS__)
 
 /* For a kernel that waits for the one before it by a function below: on compute capability 9.0 its blocks take their
-   places while that one still runs (programmatic dependent launch). */
-#define LAUNCH_EARLY(kernel, grid, block, smem_bytes, ...) \
-    LAUNCH_EARLY_CLUSTERS(kernel, 1, grid, block, smem_bytes, __VA_ARGS__)
-
-/* The same in clusters of `cluster` blocks along x; without clusters on other GPUs. */
-#define LAUNCH_EARLY_CLUSTERS(kernel, cluster, grid, block, smem_bytes, ...) do { \
-    ALLOW_SMEM(kernel, smem_bytes); \
-    cudaLaunchAttribute early_[2] = {}; \
-    early_[0].id = cudaLaunchAttributeProgrammaticStreamSerialization; \
-    early_[0].val.programmaticStreamSerializationAllowed = 1; \
-    early_[1].id = cudaLaunchAttributeClusterDimension; \
-    early_[1].val.clusterDim = { cluster, 1, 1 }; \
-    cudaLaunchConfig_t config_ = {}; \
-    config_.gridDim = grid; \
-    config_.blockDim = block; \
-    config_.dynamicSmemBytes = smem_bytes; \
-    config_.stream = cuda_stream; \
-    config_.attrs = early_; \
-    config_.numAttrs = cuda_arch() == 90 ? 1 + ((cluster) > 1) : 0; \
-    CUDA(cudaLaunchKernelEx(&config_, kernel, __VA_ARGS__)); \
-} while (0)
+   places while that one still runs (programmatic dependent launch); _CLUSTERS: in clusters of `cluster` blocks along x.
+   Other GPUs do neither. */
+#define LAUNCH_EARLY(kernel, ...)                   launch_kernel(#kernel, true, 1, kernel, __VA_ARGS__)
+#define LAUNCH_EARLY_CLUSTERS(kernel, cluster, ...) launch_kernel(#kernel, true, cluster, kernel, __VA_ARGS__)
 
 /* Lets the next kernel take its places. */
 __device__ inline void launch_next() {

@@ -4,9 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 #include "common.cuh"
-extern "C" {
-#include "../device.h"
-}
 
 enum { COPY_THREADS = 256, KERNEL_COPY_BYTES = 128 << 10 };
 
@@ -24,19 +21,10 @@ size_t cuda_smem_bytes(void) { return properties.sharedMemPerBlockOptin; }
 /* Its attributes can be read only where this program contains code for the GPU. */
 static __global__ void any_kernel() { }
 
-/* Errors of the first calls that need the GPU's memory. */
+/* Of the first calls that need the GPU's memory. */
 static void check_opened(cudaError_t error) {
-    switch (error) {
-    case cudaSuccess:
-        return;
-    case cudaErrorDevicesUnavailable:
-        fail("%s is busy: another process holds it exclusively, or its compute mode forbids every process; "
-             "`nvidia-smi` shows both", properties.name);
-    case cudaErrorMemoryAllocation:
-        fail("%s has no free memory; `nvidia-smi` shows the processes that use it", properties.name);
-    default:
-        fail("%s cannot be opened: %s", properties.name, cudaGetErrorString(error));
-    }
+    REQUIRE(error == cudaSuccess, "%s cannot be opened: %s; `nvidia-smi` shows its compute mode, and the processes "
+            "that hold it or its memory", properties.name, cudaGetErrorString(error));
 }
 
 void device_start(char **) { }

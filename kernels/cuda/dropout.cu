@@ -3,7 +3,6 @@
 #include "common.cuh"
 extern "C" {
 #include "../dropout.h"
-#include "../profile.h"
 }
 
 enum { THREADS = 128 };
@@ -56,9 +55,8 @@ template <class T> static void launch(Tensor out, Tensor x, const Dropout *d) {
     const int64_t rows = x.dim[1], C = x.dim[2], per_sequence = ceil_div(Unit<T>::count(rows, C), THREADS);
     REQUIRE(x.dim[0] * per_sequence < 1ll << 31, "dropout: a batch of %lld x %lld x %lld", (long long)x.dim[0],
             (long long)rows, (long long)C);
-    LAUNCH(dropout_kernel<T>, (unsigned)(x.dim[0] * per_sequence), THREADS, 0, (T *)out.data, (const T *)x.data,
-           (int)rows, (int)C, (int)per_sequence, d->site, d->seed, d->sequence, dropout_threshold(d->rate),
-           dropout_scale(d->rate));
+    LAUNCH(dropout_kernel<T>, (unsigned)(x.dim[0] * per_sequence), THREADS, 0, out, x, rows, C, per_sequence,
+           d->site, d->seed, d->sequence, dropout_threshold(d->rate), dropout_scale(d->rate));
 }
 
 void dropout(Tensor out, Tensor x, const Dropout *d) {

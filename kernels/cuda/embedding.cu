@@ -6,9 +6,7 @@
 #include <cub/device/device_radix_sort.cuh>
 #include "common.cuh"
 extern "C" {
-#include "../device.h"
 #include "../embedding.h"
-#include "../profile.h"
 }
 
 /* ---- forward */
@@ -53,9 +51,8 @@ embedding_forward_kernel(T *x, const int *tokens, const T *wte, int64_t wte_pitc
 template <class T> static void forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position) {
     const int64_t B = x.dim[0], C = x.dim[2], row_blocks = ceil_div(x.dim[1] * (C / Pack<T>::SIZE), FORWARD_THREADS);
     LAUNCH(embedding_forward_kernel<T>, (unsigned)(row_blocks * ceil_div(B, SEQUENCES)), FORWARD_THREADS, 0,
-           (T *)x.data, (const int *)tokens.data, (const T *)wte.data, wte.pitch, (const T *)wpe.data, wpe.pitch,
-           (const int *)position.data, position.dim[0] > 1, (int)B, (int)x.dim[1], (int)C, (int)wte.dim[0],
-           (unsigned)row_blocks);
+           x, tokens, wte, wte.pitch, wpe, wpe.pitch, position, position.dim[0] > 1, B, x.dim[1], C, wte.dim[0],
+           row_blocks);
 }
 
 void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor position) {
@@ -104,7 +101,7 @@ void embedding_sort(Tensor tokens, int64_t Vp) {
         sorted.work = sorted.unsorted + count;
         sorted.work_bytes = work_bytes;
         sorted.room = count;
-        LAUNCH(count_kernel, (unsigned)ceil_div(count, 256), 256, 0, sorted.unsorted, (int)count);
+        LAUNCH(count_kernel, (unsigned)ceil_div(count, 256), 256, 0, sorted.unsorted, count);
     }
     sorted.tokens = tokens.data;
     sorted.count = count;
@@ -235,12 +232,11 @@ template <class T> static void backward(Tensor dwte, Tensor dwpe, Tensor dx, Ten
     const int64_t max_chunks = min(PARTIAL_ROOM / C, (int64_t)MAX_CHUNKS), slices = ceil_div(C, 32 * SIZE);
     const int64_t chunk = max(ceil_div(count, max_chunks), (int64_t)MIN_CHUNK), chunks = ceil_div(count, chunk);
     const dim3 blocks((unsigned)ceil_div(chunks + positions, SUM_WARPS), (unsigned)slices + 1);
-    LAUNCH_EARLY(embedding_sums_kernel<T>, blocks, 32 * SUM_WARPS, 0, (float *)dwte.data, dwte.pitch,
-                 (float *)dwpe.data, dwpe.pitch, (const T *)dx.data, sorted.token, sorted.position,
-                 (const int *)position.data, (int)chunks, (int)chunk, (int)positions, (int)dx.dim[0], (int)dx.dim[1],
-                 (int)dwte.dim[0], (int)C, dwpe_into == ACCUMULATE || position.data);
+    LAUNCH_EARLY(embedding_sums_kernel<T>, blocks, 32 * SUM_WARPS, 0, dwte, dwte.pitch, dwpe, dwpe.pitch, dx,
+                 sorted.token, sorted.position, position, chunks, chunk, positions, dx.dim[0], dx.dim[1], dwte.dim[0],
+                 C, dwpe_into == ACCUMULATE || position.data);
     LAUNCH_EARLY(embedding_join_kernel, dim3((unsigned)ceil_div(chunks, SUM_WARPS), (unsigned)slices), 32 * SUM_WARPS,
-                 0, (float *)dwte.data, dwte.pitch, sorted.token, (int)count, (int)chunk, (int)C);
+                 0, dwte, dwte.pitch, sorted.token, count, chunk, C);
 }
 
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor position, Into dwpe_into) {

@@ -18,6 +18,6 @@ fill_normal_kernel(float *value, int64_t count, double mean, double deviation, u
 void fill_normal(Tensor t, double mean, double deviation, uint64_t key, uint32_t word2, uint32_t word3) {
     check_fill(t);
     const int64_t count = tensor_count(t);
-    LAUNCH(fill_normal_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, (float *)t.data, count, mean, deviation,
-           key, word2, word3);
+    LAUNCH(fill_normal_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, t, count, mean, deviation, key, word2,
+           word3);
 }

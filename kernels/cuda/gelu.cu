@@ -2,9 +2,7 @@
 #include "gelu.cuh"
 #include "partial_sums.cuh"
 extern "C" {
-#include "../device.h"
 #include "../gelu.h"
-#include "../profile.h"
 }
 
 enum {
@@ -63,8 +61,8 @@ gelu_backward_kernel(PartialSums sums, T *dx, const T *dy, const T *x, int64_t r
 
 template <class T> static void forward(Tensor y, Tensor x) {
     const int64_t count = tensor_count(x);
-    LAUNCH_EARLY(gelu_forward_kernel<T>, (unsigned)ceil_div(count, THREADS * Pack<T>::SIZE), THREADS, 0,
-                 (T *)y.data, (const T *)x.data, count);
+    LAUNCH_EARLY(gelu_forward_kernel<T>, (unsigned)ceil_div(count, THREADS * Pack<T>::SIZE), THREADS, 0, y, x,
+                 count);
 }
 
 template <class T> static void backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum, Into sum_into) {
@@ -74,7 +72,7 @@ template <class T> static void backward(Tensor dx, Tensor dy, Tensor x, Tensor d
     slices = ceil_div(rows, slice_rows);
     const PartialSums sums = dx_sum.data ? partial_sums(slices, dx_sum, {}, {}, sum_into) : PartialSums{};
     LAUNCH_EARLY(gelu_backward_kernel<T>, dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0, sums,
-                 (T *)dx.data, (const T *)dy.data, (const T *)x.data, rows, columns, slice_rows);
+                 dx, dy, x, rows, columns, slice_rows);
     if (!dx_sum.data) return;
     device_side_begin();
     partial_sums_add(sums, WARPS);

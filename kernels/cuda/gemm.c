@@ -8,7 +8,6 @@
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include "cuda.h"
-#include "gemv.h"
 #include "../autotune.h"
 #include "../device.h"
 #include "../gelu.h"
@@ -19,17 +18,13 @@ enum {
     FUSED = 100                     /* a choice is the place in the heuristic's list, + FUSED: with the GELU in it */
 };
 
-/* A GEMM and the GELU that follows it, if any. */
-typedef struct {
-    Gemm   g;
-    Tensor out, pre_gelu;       /* absent: no GELU; pre_gelu is g.c */
-} Work;
+typedef struct { Gemm g; void *gelu; } Work;       /* gelu: of gemm_gelu; NULL = none */
 
 /* What the choice of an algorithm depends on. Only int64_t, so that there is no padding for memcmp to compare. = and +=
    differ in a constant that is passed with every call, and share the choice. */
 typedef struct {
     int64_t M, N, K, dtype, c_dtype, a_layout, a_pitch, b_layout, b_pitch, c_pitch;
-    int64_t a_align, b_align, c_align, bias_align, out_align;       /* bytes; 0 = absent; out_align: of the GELU */
+    int64_t a_align, b_align, c_align, bias_align, gelu_align;      /* bytes; 0 = absent */
 } Key;
 
 typedef struct {
@@ -43,7 +38,7 @@ typedef struct {
     int64_t                last_use;    /* 0: the entry is empty */
     int                    has_choice;  /* 0: the default, which training replaces by a measured one */
     int                    version;     /* autotune_version when it was made */
-    cublasLtMatmulDesc_t   matmul, fused;       /* fused: with a GELU as its epilogue; NULL = none */
+    cublasLtMatmulDesc_t   matmul[2];           /* 1: with the GELU as its epilogue; NULL = none */
     cublasLtMatrixLayout_t a, b, c;
     Candidate              chosen;
 } Plan;
@@ -82,7 +77,7 @@ static int list_algorithms(const Plan *plan, int fused, Candidate *list, int max
     const uint64_t workspace_bytes = workspace_of((DType)key->c_dtype);
     const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const uint32_t a_align = (uint32_t)key->a_align, b_align = (uint32_t)key->b_align, c_align = (uint32_t)key->c_align;
-    const uint32_t d_align = fused && key->out_align < key->c_align ? (uint32_t)key->out_align : c_align;
+    const uint32_t d_align = fused && key->gelu_align < key->c_align ? (uint32_t)key->gelu_align : c_align;
     cublasLtMatmulPreference_t preference;
     CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
     SET_PREFERENCE(MAX_WORKSPACE_BYTES, workspace_bytes);
@@ -93,9 +88,8 @@ static int list_algorithms(const Plan *plan, int fused, Candidate *list, int max
     SET_PREFERENCE(MIN_ALIGNMENT_D_BYTES, d_align);
     cublasLtMatmulHeuristicResult_t result[LISTED];
     int found = 0;
-    const cublasLtMatmulDesc_t matmul = fused ? plan->fused : plan->matmul;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, matmul, plan->b, plan->a, plan->c, plan->c,
-                                                                 preference, max, result, &found);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, plan->matmul[fused], plan->b, plan->a, plan->c,
+                                                                 plan->c, preference, max, result, &found);
     REQUIRE(fused || (status == CUBLAS_STATUS_SUCCESS && found),
             "cublas: no algorithm for (%lld,%lld) x (%lld,%lld), %s to %s: %s", (long long)key->M, (long long)key->K,
             (long long)key->K, (long long)key->N, dtype_name((DType)key->dtype), dtype_name((DType)key->c_dtype),
@@ -107,19 +101,19 @@ static int list_algorithms(const Plan *plan, int fused, Candidate *list, int max
     return found;
 }
 
-/* Enqueues the work. */
+/* Enqueues the GEMM, and its GELU. */
 static cublasStatus_t run(const Plan *plan, const Work *w, const Candidate *candidate) {
     const Gemm *g = &w->g;
     const int fused = candidate->choice >= FUSED;
-    const cublasLtMatmulDesc_t matmul = fused ? plan->fused : plan->matmul;
-    void *d = fused ? w->out.data : g->c;
+    const cublasLtMatmulDesc_t matmul = plan->matmul[fused];
     const float one = 1.0f, beta = g->into == ACCUMULATE ? 1.0f : 0.0f;
     if (g->bias) SET(matmul, BIAS_POINTER, g->bias);
-    if (fused) SET(matmul, EPILOGUE_AUX_POINTER, w->pre_gelu.data);
+    if (fused) SET(matmul, EPILOGUE_AUX_POINTER, g->c);
     const cublasStatus_t status = cublasLtMatmul(handle, matmul, &one, g->b.data, plan->b, g->a.data, plan->a, &beta,
-                                                 g->c, plan->c, d, plan->c, &candidate->algorithm,
+                                                 g->c, plan->c, fused ? w->gelu : g->c, plan->c, &candidate->algorithm,
                                                  workspace[cuda_side], workspace_of(g->c_dtype), cuda_stream);
-    if (status == CUBLAS_STATUS_SUCCESS && w->out.data && !fused) gelu_forward(w->out, w->pre_gelu);
+    if (status == CUBLAS_STATUS_SUCCESS && w->gelu && !fused)
+        gelu_forward(tensor_of(w->gelu, g->dtype, 2, g->M, g->N), tensor_of(g->c, g->dtype, 2, g->M, g->N));
     return status;
 }
 
@@ -156,8 +150,7 @@ static int fastest(const Plan *plan, const Work *w, Candidate *list, int count) 
 }
 
 /* A matrix that is added to is left alone: its GEMMs go to scratch memory. Without memory the choice is the default. */
-static int measure(const Plan *plan, const Work *work, Candidate *list, int count) {
-    Work w = *work;
+static int measure(const Plan *plan, Work w, Candidate *list, int count) {
     CUDA(cudaDeviceSynchronize());          /* an earlier part may be running beside it */
     if (w.g.into == OVERWRITE) return fastest(plan, &w, list, count);
     if (cudaMalloc(&w.g.c, (size_t)(w.g.M * w.g.c_pitch) * dtype_bytes(w.g.c_dtype))) {
@@ -174,36 +167,32 @@ static int measure(const Plan *plan, const Work *work, Candidate *list, int coun
 /* The shape as the name of its choice. */
 static void key_name(const Key *k, char name[150]) {
     snprintf(name, 150, "gemm%s %lldx%lldx%lld %s %s %c%lld %c%lld %lld align %lld,%lld,%lld,%lld,%lld",
-             k->out_align ? "+gelu" : "", (long long)k->M, (long long)k->N, (long long)k->K,
+             k->gelu_align ? "+gelu" : "", (long long)k->M, (long long)k->N, (long long)k->K,
              dtype_name((DType)k->dtype), dtype_name((DType)k->c_dtype), k->a_layout == ROW_MAJOR ? 'r' : 'c',
              (long long)k->a_pitch, k->b_layout == ROW_MAJOR ? 'r' : 'c', (long long)k->b_pitch,
              (long long)k->c_pitch, (long long)k->a_align, (long long)k->b_align, (long long)k->c_align,
-             (long long)k->bias_align, (long long)k->out_align);
+             (long long)k->bias_align, (long long)k->gelu_align);
 }
 
-static cublasLtMatmulDesc_t matmul_create(const Work *w, int fused) {
+static cublasLtMatmulDesc_t matmul_create(const Gemm *g, int fused) {
     const cublasOperation_t operation[] = { [ROW_MAJOR] = CUBLAS_OP_N, [COLUMN_MAJOR] = CUBLAS_OP_T };
-    const Gemm *g = &w->g;
-    cublasLtEpilogue_t epilogue = g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    const cublasLtEpilogue_t epilogue = fused ? g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX
+                                              : g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     cublasLtMatmulDesc_t matmul;
     CUBLAS(cublasLtMatmulDescCreate(&matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     SET(matmul, TRANSA, operation[g->b.layout]);
     SET(matmul, TRANSB, operation[g->a.layout]);
-    if (fused) {
-        const int64_t pitch = w->pre_gelu.pitch;
-        epilogue = g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-        SET(matmul, EPILOGUE_AUX_LD, pitch);
-        SET(matmul, EPILOGUE_AUX_POINTER, w->pre_gelu.data);        /* the heuristic looks at its alignment */
-    }
+    if (fused) SET(matmul, EPILOGUE_AUX_LD, g->c_pitch);
+    if (fused) SET(matmul, EPILOGUE_AUX_POINTER, g->c);             /* the heuristic looks at its alignment */
     SET(matmul, EPILOGUE, epilogue);
     if (g->bias) SET(matmul, BIAS_POINTER, g->bias);                /* the same */
     return matmul;
 }
 
-/* cuBLASLt wants rows of pre_gelu that are multiples of 8 elements. Not for f32, whose GELU here is exact to f32. */
+/* cuBLASLt wants rows of c that are multiples of 8 elements. Not for f32, whose GELU here is exact to f32. */
 static int can_fuse(const Work *w) {
-    return w->out.data && w->g.dtype == BF16 && w->pre_gelu.pitch % 8 == 0 &&
-           (uintptr_t)w->pre_gelu.data % 16 == 0;
+    const Gemm *g = &w->g;
+    return w->gelu && g->dtype == BF16 && g->c_pitch % 8 == 0 && (uintptr_t)g->c % 16 == 0;
 }
 
 /* The default, the heuristic's first without a fused GELU, or the choice that training has made or makes now. */
@@ -213,10 +202,10 @@ static void plan_choose(Plan *plan, const Work *w) {
     key_name(&plan->key, name);
     int choice = autotune_find(name);
     const int is_default = choice < 0 && !autotune_enabled(), max = is_default ? 1 : LISTED;
-    const int fused = plan->fused && !is_default ? list_algorithms(plan, 1, list, max) : 0;
+    const int fused = plan->matmul[1] && !is_default ? list_algorithms(plan, 1, list, max) : 0;
     const int count = fused + list_algorithms(plan, 0, list + fused, max);
     if (choice < 0 && autotune_enabled()) {
-        choice = measure(plan, w, list, count);
+        choice = measure(plan, *w, list, count);
         autotune_add(name, choice);
     }
     const Candidate *chosen = &list[fused];
@@ -230,8 +219,8 @@ static void plan_choose(Plan *plan, const Work *w) {
 static void plan_create(Plan *plan, const Work *w, const Key *key) {
     const Gemm *g = &w->g;
     plan->key = *key;
-    plan->matmul = matmul_create(w, 0);
-    plan->fused = can_fuse(w) ? matmul_create(w, 1) : NULL;
+    plan->matmul[0] = matmul_create(g, 0);
+    plan->matmul[1] = can_fuse(w) ? matmul_create(g, 1) : NULL;
     plan->a = layout_of(g->dtype, g->M, g->K, g->a.layout, g->a.pitch);
     plan->b = layout_of(g->dtype, g->K, g->N, g->b.layout, g->b.pitch);
     plan->c = layout_of(g->c_dtype, g->M, g->N, ROW_MAJOR, g->c_pitch);
@@ -239,8 +228,8 @@ static void plan_create(Plan *plan, const Work *w, const Key *key) {
 }
 
 static void plan_destroy(Plan *plan) {
-    CUBLAS(cublasLtMatmulDescDestroy(plan->matmul));
-    if (plan->fused) CUBLAS(cublasLtMatmulDescDestroy(plan->fused));
+    for (int i = 0; i < 2; i++)
+        if (plan->matmul[i]) CUBLAS(cublasLtMatmulDescDestroy(plan->matmul[i]));
     CUBLAS(cublasLtMatrixLayoutDestroy(plan->a));
     CUBLAS(cublasLtMatrixLayoutDestroy(plan->b));
     CUBLAS(cublasLtMatrixLayoutDestroy(plan->c));
@@ -258,7 +247,7 @@ static Plan *plan_find(const Work *w) {
         .c_pitch = g->c_pitch, .a_align = alignment(g->a.data, g->a.pitch, g->dtype),
         .b_align = alignment(g->b.data, g->b.pitch, g->dtype), .c_align = alignment(g->c, g->c_pitch, g->c_dtype),
         .bias_align = g->bias ? alignment(g->bias, 0, g->dtype) : 0,
-        .out_align = w->out.data ? alignment(w->out.data, w->out.pitch, g->dtype) : 0
+        .gelu_align = w->gelu ? alignment(w->gelu, g->c_pitch, g->dtype) : 0
     };
     Plan *oldest = &plans[0], *end = plans + sizeof plans / sizeof *plans;
     for (Plan *plan = plans; plan < end; plan++) {
@@ -285,6 +274,7 @@ const char *gemm_name(void) {
 }
 
 static void execute(Work w) {
+    if (gemv(&w.g, w.gelu)) return;
     if (!handle) CUBLAS(cublasLtCreate(&handle));
     void **own = &workspace[cuda_side];
     if (!*own) *own = device_alloc(WORKSPACE_BYTES, "the workspace of cuBLASLt");
@@ -292,8 +282,5 @@ static void execute(Work w) {
     CUBLAS(run(plan, &w, &plan->chosen));
 }
 
-void gemm(Gemm g) { if (!gemv(&g, ABSENT)) execute((Work){ .g = g }); }
-
-void gemm_gelu(Gemm g, Tensor out, Tensor pre_gelu) {
-    if (!gemv(&g, out)) execute((Work){ .g = g, .out = out, .pre_gelu = pre_gelu });
-}
+void gemm(Gemm g)                 { execute((Work){ .g = g }); }
+void gemm_gelu(Gemm g, void *out) { execute((Work){ .g = g, .gelu = out }); }

@@ -3,9 +3,7 @@
 #include "partial_sums.cuh"
 #include "ptx.cuh"
 extern "C" {
-#include "../device.h"
 #include "../layernorm.h"
-#include "../profile.h"
 }
 
 enum { FORWARD_WARPS = 4 };
@@ -87,9 +85,8 @@ template <class T> static void forward(Tensor sum, Tensor normed, Tensor mean, T
                                  : C <= 1024 ? layernorm_forward_kernel<T, 32 / SIZE>
                                  : C <= 1280 ? layernorm_forward_kernel<T, 40 / SIZE>
                                              : layernorm_forward_kernel<T, 64 / SIZE>;
-    LAUNCH_EARLY(layernorm_forward, (unsigned)ceil_div(rows, FORWARD_WARPS), 32 * FORWARD_WARPS, 0, (T *)sum.data,
-                 (T *)normed.data, (float *)mean.data, (float *)rstd.data, (const T *)x.data, (const T *)branch.data,
-                 (const T *)weight.data, (const T *)bias.data, rows, (int)C);
+    LAUNCH_EARLY(layernorm_forward, (unsigned)ceil_div(rows, FORWARD_WARPS), 32 * FORWARD_WARPS, 0, sum, normed, mean,
+                 rstd, x, branch, weight, bias, rows, C);
 }
 
 void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
@@ -259,17 +256,16 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
 }
 
 /* The number of blocks is what the 132 SMs of an H200 hold, on any card: the order of the sums, and so their bits,
-   depend on the shape alone. Its largest, 396 with 3 * 2048 columns, fits PARTIAL_COUNT. */
+   depend on the shape alone. */
 template <class T> static void backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
                                         Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into into) {
     const int64_t rows = tensor_rows(x), C = tensor_columns(x);
-    const int team_warps = (int)ceil_div(C, 32 * COLUMNS), teams = MAX_WARPS<T> / team_warps, warps = teams * team_warps;
+    const int team_warps = (int)ceil_div(C, 32 * COLUMNS), teams = MAX_WARPS<T> / team_warps;
+    const int warps = teams * team_warps;
     const int64_t blocks = min((int64_t)132 * (RESIDENT_WARPS<T> / warps), ceil_div(rows, TOGETHER * teams));
     const PartialSums sums = partial_sums(blocks, dweight, dbias, dx_sum, into);
     LAUNCH_EARLY(layernorm_backward_kernel<T>, (unsigned)blocks, 32 * warps, 32 * warps * STAGED_BYTES<T>, sums,
-                 (T *)dx.data, (const T *)dnormed.data, (const T *)x.data, (const float *)mean.data,
-                 (const float *)rstd.data, (const T *)weight.data, rows, (int)C, 1.0f / (float)C, team_warps,
-                 dx_into == ACCUMULATE);
+                 dx, dnormed, x, mean, rstd, weight, rows, C, 1.0f / (float)C, team_warps, dx_into == ACCUMULATE);
     device_side_begin();
     partial_sums_add(sums, warps);
     device_side_end();

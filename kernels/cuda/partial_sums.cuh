@@ -9,10 +9,10 @@
 typedef unsigned Arrivals;
 
 /* Called by all threads of a block whose part is written. Returns 0 .. last - 1 in the blocks that arrive last, when
-   every block has arrived and __ldcg reads their parts, and -1 in the others. blocks: those that share arrivals, in the
-   shorter form the grid. last: at most the blocks, and fewer than the GPU holds at a time, for waiting blocks keep
-   their places. */
-__device__ inline int arrive(Arrivals *arrivals, unsigned last, unsigned blocks) {
+   every block has arrived and __ldcg reads their parts, and -1 in the others. blocks: those that share arrivals. last:
+   at most the blocks, and fewer than the GPU holds at a time, for waiting blocks keep their places. */
+__device__ inline int arrive(Arrivals *arrivals, unsigned last,
+                             unsigned blocks = gridDim.x * gridDim.y * gridDim.z) {
     constexpr unsigned ROUND = 1u << 31;
     __shared__ int index;
     __syncthreads();
@@ -28,10 +28,6 @@ __device__ inline int arrive(Arrivals *arrivals, unsigned last, unsigned blocks)
     return index < 0 ? -1 : index;
 }
 
-__device__ inline int arrive(Arrivals *arrivals, unsigned last) {
-    return arrive(arrivals, last, gridDim.x * gridDim.y * gridDim.z);
-}
-
 enum { PARTIAL_COUNT = 5 << 19 };       /* floats: 10 MiB */
 
 struct PartialSums {
@@ -41,7 +37,8 @@ struct PartialSums {
     bool   add;
 };
 
-/* Memory for at most PARTIAL_COUNT / columns slices, to be written by the next kernel; c, or b and c, may be absent. */
+/* Memory for the sums of the slices, at most PARTIAL_COUNT in all, to be written by the next kernel; c, or b and c, may
+   be absent. */
 PartialSums partial_sums(int64_t slices, Tensor a, Tensor b, Tensor c, Into into);
 
 /* After that kernel: adds up the slices w, w + warps, w + 2 warps, ... for each w < warps <= 12, and these sums in

@@ -3,7 +3,6 @@
 #include "ptx.cuh"
 extern "C" {
 #include "../softmax_cross_entropy.h"
-#include "../profile.h"
 }
 
 enum {
@@ -204,8 +203,7 @@ static bool rows_in_registers(Tensor losses, Tensor logits, Tensor targets, int 
     if (columns > TEAM * PACKS * 8 || !fits) return false;
     const int blocks = (int)ceil_div(rows, threads / TEAM);
     LAUNCH_EARLY((softmax_rows_kernel<TEAM, PACKS>), blocks < max_blocks ? blocks : max_blocks, threads, smem_bytes,
-                 (float *)losses.data, (bf16 *)logits.data, logits.pitch, (const int32_t *)targets.data, rows, V,
-                 columns, dloss);
+                 losses, logits, logits.pitch, targets, rows, V, columns, dloss);
     return true;
 }
 
@@ -213,12 +211,11 @@ static bool rows_in_registers(Tensor losses, Tensor logits, Tensor targets, int 
 
 template <class T>
 static void rows_in_memory(Tensor losses, Tensor logits, Tensor targets, int V, float dloss, bool has_gradient) {
-    const int row_count = (int)logits.dim[0], columns = (int)logits.dim[1];
     const auto kernel = has_gradient ? softmax_kernel<T, true> : softmax_kernel<T, false>;
     int threads = 64;
     while (threads < MAX_THREADS && threads * 16 < V) threads *= 2;       /* 16 logits a thread, or more */
-    LAUNCH_EARLY(kernel, row_count, threads, 0, (float *)losses.data, (T *)logits.data, logits.pitch,
-                 (const int32_t *)targets.data, V, columns, dloss);
+    LAUNCH_EARLY(kernel, (unsigned)logits.dim[0], threads, 0, losses, logits, logits.pitch, targets, V, logits.dim[1],
+                 dloss);
 }
 
 void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V, float dloss) {

@@ -1,15 +1,9 @@
-/* stream.c - Marks (CUDA events), recorded work (CUDA graphs), and NVTX ranges. */
+/* stream.c - Marks (CUDA events), recorded work (CUDA graphs), and the side stream. */
 #include <stdlib.h>
 #include <unistd.h>
 #include "../device.h"
 #include "../profile.h"
 #include "cuda.h"
-#if __has_include(<nvtx3/nvToolsExt.h>)     /* a package of its own in some distributions of the toolkit */
-#include <nvtx3/nvToolsExt.h>
-#else
-#define nvtxRangePushA(name) (void)(name)
-#define nvtxRangePop()
-#endif
 
 /* ---- Marks */
 
@@ -162,8 +156,3 @@ void device_freeze_weights(int frozen) {
     cuda_frozen = frozen;
     cuda_early_reads = 0;
 }
-
-/* ---- Ranges */
-
-void device_range_begin(const char *name) { nvtxRangePushA(name); }
-void device_range_end(void)               { nvtxRangePop(); }

@@ -2,14 +2,10 @@
 
    Each weight is used once a token: the bound is the time to read them, 3.6 us for a block of 124M on an H200. As
    separate kernels the 8 steps of a block take 3 us each. Here a cluster of 8 thread blocks computes one head, with the
-   head's columns of the projection and 1 / NH of the MLP's hidden layer. One thread of each thread block copies
-   weights, keys and values by TMA: those of the next block of the network when the other warps have the present ones
-   in registers.
+   head's columns of the projection and 1 / NH of the MLP's hidden layer (kernels/README.md).
 
-   Results are exchanged in two ways. Within a cluster they are sent to the shared memory of all 8 thread blocks
-   (st.async): q, k and v, the attention's partial results, the hidden layer, the residual stream. The sums of both
-   projections over all clusters are made in the L2 by adding integers, which gives the same bits in any order. `sums`
-   has 64 bits for each column, never cleared. Their change since they were last read is
+   The sums of both projections over all clusters are made in the L2 by adding integers, which gives the same bits in
+   any order. `sums` has 64 bits for each column, never cleared. Their change since they were last read is
 
        bits 0-3    the number of parts; the sum is complete when it is NH
        bits 4-7    the number of parts that are not finite, or 2^23 and more: if not 0, the column becomes NaN
@@ -549,7 +545,7 @@ template <int NH> static bool fits() {
     config.attrs = &cluster;
     config.numAttrs = 1;
     int clusters = 0;
-    ALLOW_SMEM(token_kernel<NH>, sizeof(Shared<NH>));
+    allow_smem(token_kernel<NH>, sizeof(Shared<NH>));
     if (cudaOccupancyMaxActiveClusters(&clusters, token_kernel<NH>, &config) != cudaSuccess) cudaGetLastError();
     return clusters >= NH;
 }
