@@ -16,6 +16,7 @@
 /* ---- Finding checkpoints */
 
 static const char OLD[] = ".old";
+enum { OLD_TO_LOAD = TO_RESUME + 1 };       /* a Need: TO_LOAD, of step-N.old alone */
 
 static Path step_path(const char *out, int64_t step, const char *tail) {
     char name[512];
@@ -31,7 +32,7 @@ static int64_t step_of(const char *name, const char *tail) {
 }
 
 /* The highest step below `before` whose directory, *found, has the required files; -1 = none. */
-static int64_t find_step(const char *out, Need need, int64_t before, Path *found) {
+static int64_t find_step(const char *out, int need, int64_t before, Path *found) {
     DIR *directory = opendir(out);
     if (!directory && (errno == ENOENT || errno == ENOTDIR)) return -1;
     REQUIRE(directory, "%s: cannot open the directory: %s", out, strerror(errno));
@@ -39,7 +40,7 @@ static int64_t find_step(const char *out, Need need, int64_t before, Path *found
     for (struct dirent *entry; errno = 0, (entry = readdir(directory)); ) {
         const int is_old = ends_with(entry->d_name, OLD);
         const int64_t step = step_of(entry->d_name, is_old ? OLD : "");
-        if (step <= highest || step >= before) continue;
+        if (step <= highest || step >= before || (need == OLD_TO_LOAD && !is_old)) continue;
         const Path path = path_of(out, entry->d_name);
         if (is_old && file_is_dir(step_path(out, step, "").text)) continue;         /* may be a copy of the user */
         if (need == ANY_FILES ? !file_is_dir(path.text) : !!checkpoint_missing_file(path.text, need == TO_RESUME))
@@ -62,8 +63,8 @@ char *run_dir_find(const char *out, Need need, const char *before) {
 /* Undoes a file_exchange that was not completed. */
 static void restore_old(const RunDir *dir) {
     Path path;
-    for (int64_t step = INT64_MAX; (step = find_step(dir->path, TO_LOAD, step, &path)) >= 0; )
-        if (ends_with(path.text, OLD)) file_rename(path.text, step_path(dir->path, step, "").text);
+    for (int64_t step = INT64_MAX; (step = find_step(dir->path, OLD_TO_LOAD, step, &path)) >= 0; )
+        file_rename(path.text, step_path(dir->path, step, "").text);
 }
 
 /* ---- Choosing and opening */
