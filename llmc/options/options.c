@@ -47,11 +47,6 @@ const char *option_text(const Option *option, char text[256]) {
     return word ? word : text;
 }
 
-int option_is_setting(const Option *o) {
-    char text[256];
-    return o->name && o->role != ROLE_COMMAND && *option_text(o, text);
-}
-
 /* ---- text to values */
 
 int choice_index(const char *choices, const char *word) {
@@ -351,8 +346,9 @@ static int is_plain(const char *word) {
 void options_write(FILE *file, const Option *table) {
     for (const Option *o = table; !at_end(o); o++) {
         char text[256];
-        if (!option_is_setting(o)) continue;
-        const char *value = option_text(o, text), *quote = is_plain(value) ? "" : "\"";
+        const char *value = o->name && o->role != ROLE_COMMAND ? option_text(o, text) : "";
+        const char *quote = is_plain(value) ? "" : "\"";
+        if (!*value) continue;
         fprintf(file, "%s = %s", o->name, quote);
         for (; *value; value++) {
             if (strchr("\n\t\"\\", *value)) fputc('\\', file);

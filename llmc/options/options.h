@@ -43,7 +43,6 @@ void options_parse(Option *table, const char *positional, const char *config, in
 
 /* Writes all FREE and KEPT options that have a value, for config, which then sets the same values to the bit. */
 void options_write(FILE *file, const Option *table);
-int  option_is_setting(const Option *option);                       /* whether options_write writes it */
 
 /* The number of a word among choices: of "linear" in "cosine|linear|wsd" 1; -1 = none of them. */
 int choice_index(const char *choices, const char *word);
