@@ -200,7 +200,7 @@ static void open_outputs(Run *run) {
     if (comm_rank) run->dir.path = NULL;        /* rank 0 writes for all */
     if (run->dir.path) run_dir_open(&run->dir);
     const char *out = run->dir.path;
-    if (out != run->info.out) print_line(stdout, "output  %s: %s exists by now", out, run->info.out);
+    if (out && out != run->info.out) print_line(stdout, "output  %s: %s exists by now", out, run->info.out);
     run->info.out = out;
     ResumeInfo resume = { .step = state->step, .changes = run->resume.changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, &run->info, run->resume.checkpoint ? &resume : NULL);

@@ -98,7 +98,7 @@ typedef struct {
 
 typedef struct {
     Word      *word;
-    int32_t   *ids;                 /* of all words */
+    int32_t   *ids;                 /* all words' */
     PairCount *pair;                /* hash table */
     size_t     mask, pair_count;
     Candidate *heap;

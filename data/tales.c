@@ -35,7 +35,7 @@ typedef struct { const char *start; size_t length; } Name;      /* a substring o
 typedef struct { Name name; const char *word; } Variable;
 
 typedef struct {
-    uint64_t seed, index;                /* of the tale in its part */
+    uint64_t seed, index;                /* the tale's in its part */
     Part     part;
     uint64_t choices;                    /* number so far */
     double   nats;                       /* their -log p */

@@ -65,6 +65,6 @@ void  file_exchange(const char *a, const char *b, const char *aside);
 typedef struct { uint64_t lane[4], size; unsigned char rest[32]; } Xxh64;
 void     xxh64_add(Xxh64 *hash, const void *bytes, size_t size);
 uint64_t xxh64_sum(const Xxh64 *hash);
-uint64_t xxh64(const void *bytes, size_t size);           /* of these bytes alone */
+uint64_t xxh64(const void *bytes, size_t size);           /* these bytes alone */
 
 #endif

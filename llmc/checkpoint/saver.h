@@ -15,9 +15,9 @@ typedef struct {
     const GPT       *model;
     Optimizer       *optimizer;
     Report          *report;
-    _Atomic int64_t  keep;                 /* of run_dir_clean; may be changed during a save */
+    _Atomic int64_t  keep;                 /* for run_dir_clean; may be changed during a save */
     BestLoss         best;                 /* best of the complete checkpoints */
-    TrainState       state;                /* of the last save, with a validation that followed; step -1 = none */
+    TrainState       state;                /* the last save's, with a validation that followed; step -1 = none */
     double           seconds;              /* duration of the last save; before the first, at 200 MB/s */
     Snapshot         snapshot;             /* the current save's, in pinned memory */
     pthread_t        thread;

@@ -150,7 +150,7 @@ typedef struct {
     FIRST_PARAMS(FIELD) LAST_PARAMS(FIELD) HEAD_PARAMS(FIELD)
     BlockParams *block;
     TensorTable  table;
-    int64_t     *group_start;      /* of each group, and the end: elements from the start of the memory */
+    int64_t     *group_start;      /* each group's, and the end: elements from the start of the memory */
     int          groups, group_blocks;      /* groups, and blocks in one */
 } Params;
 typedef struct {
@@ -214,7 +214,7 @@ int64_t gpt_parameter_count(const GPTConfig *config);     /* without padding */
 double  gpt_flops_per_token(const GPTConfig *config);
 
 typedef struct {
-    size_t      bytes, workspace;   /* of the activations; the part of them that blocks and phases share */
+    size_t      bytes, workspace;   /* activations; the part of them that blocks and phases share */
     const char *attention;          /* "flash", ... */
 } ActPlan;
 /* This rank's moments, with Muon v without the matrices, and scratch for those of `batch` blocks. */

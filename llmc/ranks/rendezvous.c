@@ -46,7 +46,7 @@ enum { CANDIDATES = 64, OTHER_FILES = 32, TICK_MS = 100, END_SECONDS = 3, REPORT
 /* A message is this and its bytes of text. All ranks run the same build, so both sides have this layout. */
 typedef struct {
     uint32_t magic, kind, bytes;
-    int32_t  rank;                  /* of the sender */
+    int32_t  rank;                  /* the sender's */
     char     name[112];             /* "rank 1 (host b, pid 4)" */
     uint8_t  busy, leaving;         /* leaving: heartbeat_end was called, from rank 0: by all */
     int64_t  step;                  /* steps done */
@@ -64,7 +64,7 @@ typedef struct {
 Rendezvous          root = { .listener = -1 };
 static Message      self;           /* this rank, as in each message that it sends; magic 0: it is alone */
 static Connection   links[RANKS_MAX + CANDIDATES];      /* on rank 0 by rank, then candidates; elsewhere rank 0 only */
-static int          sockets[RANKS_MAX];                 /* of comm_open; -1 = none */
+static int          sockets[RANKS_MAX];                 /* for comm_open; -1 = none */
 static int          peer_count, link_count;
 static int          is_joined;
 static char        *hello;          /* text of HELLO and DATA: the key, then number of ranks and settings_signature */
@@ -89,7 +89,7 @@ static void list_rank(char list[LIST_MAX], int rank) {
 static int open_socket(const char *host, int family, int listens) {
     const struct addrinfo hints = { .ai_family = family, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE };
     const int type = SOCK_STREAM | SOCK_CLOEXEC | (listens ? SOCK_NONBLOCK : 0), on = 1;
-    const struct timeval limit = { .tv_sec = 2 };       /* of connect, too */
+    const struct timeval limit = { .tv_sec = 2 };       /* for connect, too */
     struct addrinfo *list;
     char port[16];
     int fd = -1;

@@ -7,7 +7,7 @@
      OUT/settings.txt   version, device, command, model, memory and resumes as comments, and all settings, which
                         --config reads
 
-   Nothing here prints except log_open, in lines of its own. */
+   Nothing here prints except log_open and log_file_flush, in lines of their own. */
 #ifndef LLMC_LOG_H
 #define LLMC_LOG_H
 #include <stdint.h>
@@ -27,14 +27,14 @@ typedef struct {
     const GPTConfig  *config;
     const Option     *options;
     double      val_floor;                /* NaN = unknown */
-    int64_t     steps;                    /* of the whole run */
+    int64_t     steps;                    /* the whole run's */
     int64_t     log_every;                /* steps between lines; 0 = about ten lines a minute */
 } RunInfo;
 
 /* Where a resume continues. */
 typedef struct {
     int64_t     step;
-    double      val_loss;                 /* of that step; NaN = not measured */
+    double      val_loss;                 /* that step's; NaN = not measured */
     const char *changes;                  /* "--steps 200 -> 300, --lr 0.001 -> 0.0003"; NULL = none */
 } ResumeInfo;
 
@@ -43,8 +43,8 @@ typedef struct {
     int64_t step;                         /* counted from 1 */
     int64_t tokens;                       /* trained on so far */
     double  loss, norm, learning_rate;
-    double  ms, tokens_per_second;        /* of this step, over all ranks */
-    double  comm_wait_ms;                 /* of it, in which compute stood still for communication */
+    double  ms, tokens_per_second;        /* this step's, over all ranks */
+    double  comm_wait_ms;                 /* part of ms in which compute waited for communication */
     double  seconds, mfu;                 /* set by report_step, as is health */
     DeviceHealth health;
 } StepReport;
@@ -59,7 +59,7 @@ typedef struct {
     FILE  *lines;                         /* writes to pending */
     char  *pending;
     size_t pending_bytes, written_bytes;
-    const char *error;                    /* of the last log_file_flush; NULL = all lines are in the file */
+    const char *error;                    /* the last log_file_flush's; NULL = all lines are in the file */
 } LogFile;
 
 /* Prints an error when it begins and when it ends. Also an error: path names another file than the one that was opened,
@@ -69,7 +69,7 @@ void log_file_close(LogFile *file);                /* fails when lines are lost 
 
 typedef struct {
     LogFile csv, jsonl;                   /* to be flushed by the caller */
-    LogColumns columns;                   /* of csv */
+    LogColumns columns;                   /* csv's */
     char    row[1024];                    /* its last row */
     long    row_bytes;                    /* with the newline; 0 = none */
     double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */

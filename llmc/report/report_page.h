@@ -4,7 +4,7 @@
 #define LLMC_REPORT_PAGE_H
 #include <stdio.h>
 
-/* Of a run at most: points of a curve, and bytes at the end of log.jsonl, whose samples and warnings it shows. */
+/* Limits of a run: points of a curve, and bytes at the end of log.jsonl, whose samples and warnings it shows. */
 enum { PAGE_POINTS = 1000, PAGE_EVENT_BYTES = 1 << 16 };
 
 /* path: a run's directory, or a CSV file with the columns step and loss, beside which log.jsonl and settings.txt may

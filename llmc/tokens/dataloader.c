@@ -26,7 +26,7 @@ struct Tokens {
     int        file_count, width;   /* bytes per token: 1 a text, 2 or 4 shards */
     int        is_slice;            /* name, files and tokenizer belong to another stream */
     int        is_text;
-    Tokenizer  tokenizer, beside;   /* of the tokens; the one beside shards, NULL = not looked for */
+    Tokenizer  tokenizer, beside;   /* the tokens'; the one beside shards, NULL = not looked for */
     uint64_t   fingerprint;         /* 0 = not known yet */
     int64_t    first, count;        /* within the stream of all files */
 };

@@ -10,7 +10,7 @@ static Tensor batch_of(Tensor block, Tensor next, int64_t at, int64_t count, int
 
 /* Those of a tensor, for all blocks in batches. */
 static void update(const Optimizer *o, int64_t at, int64_t rows, int64_t columns) {
-    const int blocks = o->slices - 2;               /* of this rank; one that is absent is zero and stays so */
+    const int blocks = o->slices - 2;               /* this rank's; one that is absent is zero and stays so */
     const int64_t size = rows * columns;
     for (int block = 0; block < blocks; block += o->batch) {
         const Slice *s = &o->slice[1 + block], *next = s + 1;
@@ -26,7 +26,7 @@ void muon_step(const Optimizer *o) {
     const Params *params = &o->model->master;
     for (const TensorEntry *e = params->table.entry; e < params->table.entry + params->table.count; e++) {
         const int64_t at = (int64_t)(e->offset / sizeof(float)) - params->group_start[1];
-        if (!e->matrices || at >= tensor_count(o->slice[1].grad)) continue;                 /* of another block */
+        if (!e->matrices || at >= tensor_count(o->slice[1].grad)) continue;                 /* another block's */
         const int64_t rows = tensor_rows(*e->field) / e->matrices, columns = tensor_columns(*e->field);
         for (int i = 0; i < e->matrices; i++) update(o, at + i * rows * columns, rows, columns);
     }

@@ -15,7 +15,7 @@
 
 /* ---- Samples, side by side */
 
-typedef struct {                /* of a sample: its prompt, if that is written, and the answer */
+typedef struct {                /* a sample's prompt, if that is written, and answer */
     FILE  *stream;              /* to text */
     char  *text;
     size_t size, end, written;  /* end: before the first character that may begin how->stop */
@@ -26,7 +26,7 @@ typedef struct {
     GPT      *model;
     Tokenizer tokenizer;
     const Sample *how;
-    int64_t   step;             /* of training */
+    int64_t   step;             /* the training step */
     FILE     *file;
     int       is_raw;           /* file gets the bytes of tokens as they are: no terminal, not the log of a run */
     int32_t  *token;            /* (count, samples): the context, also behind the end of a sample's text */

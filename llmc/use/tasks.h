@@ -24,7 +24,7 @@ typedef struct { int64_t line; int first, count, label; } TaskItem;      /* labe
 typedef struct {
     const char *name, *path;
     Tokenizer   tokenizer;
-    int         T, V;            /* of the model */
+    int         T, V;            /* the model's */
     TaskItem   *item;
     TaskRow    *row;
     int         items, rows;
