@@ -279,7 +279,7 @@ void file_rename(const char *from, const char *to) {
     sync_parent(to);
 }
 
-#ifndef RENAME_EXCHANGE                 /* musl 1.2.5 declares neither; Linux 3.15 has both */
+#ifndef RENAME_EXCHANGE                 /* musl 1.2.3 declares neither; Linux 3.15 has both */
 #define RENAME_EXCHANGE 2
 #define renameat2(...) syscall(SYS_renameat2, __VA_ARGS__)
 #endif
