@@ -14,7 +14,7 @@ typedef struct {
     Layout      layout;
 } Operand;
 
-typedef struct {
+typedef struct Gemm {
     int64_t     M, N, K;    /* all >= 1 */
     DType       dtype;      /* a, b and bias: F32, on the GPU also BF16 */
     Operand     a, b;       /* (M,K), (K,N) */

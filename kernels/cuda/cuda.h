@@ -6,7 +6,7 @@
 extern "C" {
 #endif
 #include "../check.h"
-#include "../gemm.h"
+#include "../tensor.h"
 
 extern cudaStream_t cuda_stream;        /* all work is issued to this stream */
 extern int cuda_side;                   /* 1 between device_side_begin and _end, where it is the side stream: scratch
@@ -24,7 +24,8 @@ size_t cuda_smem_bytes(void);           /* shared memory that a block can have *
 /* For gemm.c: a GEMM of a few rows, as in generation, bound by reading b once. Returns 0, having done nothing, unless M
    is at most 4, or 2 for many columns, the columns of b are contiguous (weights in a forward pass) and rows begin on 16
    bytes. gelu: as in gemm_gelu; NULL = none. */
-int gemv(const Gemm *g, void *gelu);
+struct Gemm;
+int gemv(const struct Gemm *g, void *gelu);
 
 /* For comm_nccl.c, on its stream: sum (count) = parts (part_count, count) added up in their order. Device memory. */
 void sum_parts(float *sum, const float *parts, int64_t count, int part_count, cudaStream_t stream);

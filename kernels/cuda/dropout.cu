@@ -28,7 +28,6 @@ dropout_kernel(T *out, const T *x, int rows, int C, int per_sequence, uint32_t s
         const int top = r + 8 * block, height = c < C ? rows - top : 0;
         const int64_t start = ((int64_t)b * rows + top) * C + c;
         Pack<T> pack[8];
-        #pragma unroll
         for (int i = 0; i < 8; i++)
             if (i < height) pack[i] = Pack<T>::load(x + start + i * C);
         if (block == 0) {
@@ -36,7 +35,6 @@ dropout_kernel(T *out, const T *x, int rows, int C, int per_sequence, uint32_t s
             own = dropout_block(mask, (uint32_t)r / 8 + unit % U::BLOCKS, (uint32_t)c / 8, threshold);
         }
         Random64 kept;
-        #pragma unroll
         for (int i = 0; i < 2; i++)
             kept.word[i] = U::BLOCKS == 1 ? own.word[i] : __shfl_sync(~0u, own.word[i], block, U::BLOCKS) >> c % 8;
         #pragma unroll
@@ -44,7 +42,6 @@ dropout_kernel(T *out, const T *x, int rows, int C, int per_sequence, uint32_t s
             if (i < height) {
                 float f[U::SIZE];
                 pack[i].to_float(f);
-                #pragma unroll
                 for (int j = 0; j < U::SIZE; j++) f[j] = dropout_bit(kept, i, j) ? f[j] * scale : 0.0f;
                 Pack<T>::from_float(f).store(out + start + i * C);
             }

@@ -31,18 +31,15 @@ embedding_forward_kernel(T *x, const int *tokens, const T *wte, int64_t wte_pitc
     const int first = (int)(blockIdx.x / row_blocks) * SEQUENCES;
     if (t >= T_count) return;
     int token[SEQUENCES];
-    #pragma unroll
     for (int k = 0; k < SEQUENCES; k++) {
         token[k] = first + k < B ? tokens[(int64_t)(first + k) * T_count + t] : 0;
         assert(token[k] >= 0 && token[k] < Vp && "embedding: a token id outside of the table wte");
     }
     float place[SIZE], sum[SEQUENCES][SIZE];
     load_floats(place, wpe + position_of(position, each, t) * wpe_pitch + c);
-    #pragma unroll
     for (int k = 0; k < SEQUENCES; k++) load_floats(sum[k], wte + token[k] * wte_pitch + c);
     #pragma unroll
     for (int k = 0; k < SEQUENCES; k++) {
-        #pragma unroll
         for (int i = 0; i < SIZE; i++) sum[k][i] += place[i];
         if (first + k < B) store_floats(x + ((int64_t)(first + k) * T_count + t) * C + c, sum[k]);
     }
@@ -150,14 +147,12 @@ add_chunk(float *dwte, int64_t pitch, const T *dx, const int *token, const int *
                 load_floats<true>(row[a], dx + (int64_t)__shfl_sync(0xffffffffu, own_position, group + a) * C);
             #pragma unroll
             for (int a = 0; a < AHEAD; a++) {
-                #pragma unroll
                 for (int k = 0; k < SIZE; k++) total[k] += row[a][k];       /* what follows the last end is not used */
                 if (!(ends >> (group + a) & 1)) continue;
                 if (!is_partial) to = dwte + __shfl_sync(0xffffffffu, own_token, group + a) * pitch + c;
                 if (own && is_partial) store_floats(to, total);
                 else if (own)          add_to_memory(to, total);
                 is_partial = false;
-                #pragma unroll
                 for (int k = 0; k < SIZE; k++) total[k] = 0;
             }
         }
@@ -175,7 +170,6 @@ add_positions(float *dwpe, int64_t pitch, const T *dx, const int *position, int6
         for (int b = 0; b < B; b++) {
             float row[SIZE];
             load_floats(row, dx + (b * (int64_t)T_count + t) * C + c);
-            #pragma unroll
             for (int k = 0; k < SIZE; k++) total[k] += row[k];
         }
     }
@@ -221,7 +215,6 @@ embedding_join_kernel(float *dwte, int64_t pitch, const int *token, int count, i
             if (shares(first + a)) load_floats(part[a], partial + (first + a) * C + c);
         #pragma unroll
         for (int a = 0; a < AHEAD; a++)
-            #pragma unroll
             for (int k = 0; k < SIZE; k++) total[k] += part[a][k];
     }
     add_to_memory(dwte + own * pitch + c, total);

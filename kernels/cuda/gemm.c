@@ -189,12 +189,6 @@ static cublasLtMatmulDesc_t matmul_create(const Gemm *g, int fused) {
     return matmul;
 }
 
-/* cuBLASLt wants rows of c that are multiples of 8 elements. Not for f32, whose GELU here is exact to f32. */
-static int can_fuse(const Work *w) {
-    const Gemm *g = &w->g;
-    return w->gelu && g->dtype == BF16 && g->c_pitch % 8 == 0 && (uintptr_t)g->c % 16 == 0;
-}
-
 /* The default, the heuristic's first without a fused GELU, or the choice that training has made or makes now. */
 static void plan_choose(Plan *plan, const Work *w) {
     Candidate list[2 * LISTED];
@@ -218,9 +212,11 @@ static void plan_choose(Plan *plan, const Work *w) {
 
 static void plan_create(Plan *plan, const Work *w, const Key *key) {
     const Gemm *g = &w->g;
+    /* cuBLASLt wants rows of c that are multiples of 8 elements. Not for f32, whose GELU here is exact to f32. */
+    const int can_fuse = w->gelu && g->dtype == BF16 && g->c_pitch % 8 == 0 && (uintptr_t)g->c % 16 == 0;
     plan->key = *key;
     plan->matmul[0] = matmul_create(g, 0);
-    plan->matmul[1] = can_fuse(w) ? matmul_create(g, 1) : NULL;
+    plan->matmul[1] = can_fuse ? matmul_create(g, 1) : NULL;
     plan->a = layout_of(g->dtype, g->M, g->K, g->a.layout, g->a.pitch);
     plan->b = layout_of(g->dtype, g->K, g->N, g->b.layout, g->b.pitch);
     plan->c = layout_of(g->c_dtype, g->M, g->N, ROW_MAJOR, g->c_pitch);

@@ -1,6 +1,9 @@
 /* GEMM of a few rows: a warp reads the ROWS weight rows of as many columns of c, or a part of them, in 16-byte loads of
    which 4 ROWS are in flight. cuBLASLt has tiles of 64 rows and more, of which one would be used. */
 #include "gelu.cuh"
+extern "C" {
+#include "../gemm.h"
+}
 
 enum { THREADS = 128, WARPS = THREADS / 32, STEP = 4, MAX_M = 4 };
 
@@ -80,32 +83,26 @@ gemv_kernel(Gemm g, int split, Out *gelu_out, bool early) {
     if (gelu_out) gelu_out[at] = from_float<Out>(gelu<T>(to_float(rounded)));
 }
 
-template <class T, class Out, int M, int ROWS> static void launch(const Gemm &g, void *gelu) {
+template <class T, class Out> static void launch(const Gemm &g, void *gelu) {
+    const bool many = g.N >= MANY_ROWS;
+    const auto gemv = g.M > 2 ? gemv_kernel<T, Out, MAX_M, 1>
+                    : g.M > 1 ? many ? gemv_kernel<T, Out, 2, 2> : gemv_kernel<T, Out, 2, 1>
+                              : many ? gemv_kernel<T, Out, 1, 2> : gemv_kernel<T, Out, 1, 1>;
     const int64_t steps = ceil_div(g.K, STEP * 32 * Pack<T>::SIZE);
     const int split = steps <= 1 ? 1 : steps <= 2 ? 2 : WARPS;
-    LAUNCH_EARLY((gemv_kernel<T, Out, M, ROWS>), (unsigned)ceil_div(g.N, WARPS / split * ROWS), THREADS, 0, g,
-                 split, (Out *)gelu, cuda_early_reads);
+    LAUNCH_EARLY(gemv, (unsigned)ceil_div(g.N, WARPS / split * (many ? 2 : 1)), THREADS, 0, g, split, (Out *)gelu,
+                 cuda_early_reads);
 }
 
-template <class T, class Out, int M> static void launch_rows(const Gemm &g, void *gelu) {
-    (g.N < MANY_ROWS ? launch<T, Out, M, 1> : launch<T, Out, M, 2>)(g, gelu);
-}
-
-template <class T, class Out> static void launch_as(const Gemm &g, void *gelu) {
-    (g.M <= 1 ? launch_rows<T, Out, 1> : g.M <= 2 ? launch_rows<T, Out, 2> : launch<T, Out, 4, 1>)(g, gelu);
-}
-
-static bool on_16_bytes(const void *data, int64_t pitch, DType dtype) {
-    return ((uintptr_t)data | (uintptr_t)pitch * dtype_bytes(dtype)) % 16 == 0;
+static bool is_aligned(const Gemm *g, Operand x) {
+    return rows_aligned({ (void *)x.data, g->dtype, 2, { 1, g->K }, x.pitch });
 }
 
 /* On an H200 in bf16, M = 4, before weights were read early, four rows cost a block of 124M 16.5 us and cuBLASLt's 16
    rows 18.7; of the head 35.8 and 24.2. At M = 8 it is 22.8 for a block. */
 int gemv(const Gemm *g, void *gelu) {
-    if (g->M > (g->N < MANY_ROWS ? MAX_M : MAX_M / 2) || g->a.layout != ROW_MAJOR || g->b.layout != COLUMN_MAJOR ||
-        !on_16_bytes(g->a.data, g->a.pitch, g->dtype) || !on_16_bytes(g->b.data, g->b.pitch, g->dtype) ||
-        (size_t)g->K * dtype_bytes(g->dtype) % 16) return 0;
-    (g->dtype == F32 ? launch_as<float, float> : g->c_dtype == F32 ? launch_as<bf16, float>
-     : launch_as<bf16, bf16>)(*g, gelu);
+    if (g->M > (g->N < MANY_ROWS ? MAX_M : 2) || g->a.layout != ROW_MAJOR || g->b.layout != COLUMN_MAJOR ||
+        !is_aligned(g, g->a) || !is_aligned(g, g->b)) return 0;
+    (g->dtype == F32 ? launch<float, float> : g->c_dtype == F32 ? launch<bf16, float> : launch<bf16, bf16>)(*g, gelu);
     return 1;
 }

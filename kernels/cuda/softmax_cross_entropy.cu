@@ -196,14 +196,13 @@ softmax_rows_kernel(float *losses, bf16 *logits, int64_t pitch, const int32_t *t
 /* Returns false, and does nothing, where the rows are too long for a team, or this GPU has too little shared memory. */
 template <int TEAM, int PACKS>
 static bool rows_in_registers(Tensor losses, Tensor logits, Tensor targets, int V, float dloss) {
-    const int threads = BLOCK<TEAM>, smem_bytes = STAGES * PACKS * threads * 16;
-    const int max_blocks = cuda_sm_count() * (SM_THREADS / threads);
-    const bool fits = (size_t)smem_bytes + 1024 <= cuda_smem_bytes();
-    const int rows = (int)logits.dim[0], columns = (int)logits.dim[1];
-    if (columns > TEAM * PACKS * 8 || !fits) return false;
-    const int blocks = (int)ceil_div(rows, threads / TEAM);
-    LAUNCH_EARLY((softmax_rows_kernel<TEAM, PACKS>), blocks < max_blocks ? blocks : max_blocks, threads, smem_bytes,
-                 losses, logits, logits.pitch, targets, rows, V, columns, dloss);
+    constexpr int THREADS = BLOCK<TEAM>;
+    constexpr size_t SMEM_BYTES = STAGES * PACKS * THREADS * 16;
+    const int64_t max_blocks = cuda_sm_count() * (SM_THREADS / THREADS);
+    const int64_t blocks = min(ceil_div(logits.dim[0], THREADS / TEAM), max_blocks);
+    if (logits.dim[1] > TEAM * PACKS * 8 || SMEM_BYTES + 1024 > cuda_smem_bytes()) return false;
+    LAUNCH_EARLY((softmax_rows_kernel<TEAM, PACKS>), (unsigned)blocks, THREADS, SMEM_BYTES, losses, logits,
+                 logits.pitch, targets, logits.dim[0], V, logits.dim[1], dloss);
     return true;
 }
 

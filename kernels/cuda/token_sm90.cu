@@ -538,12 +538,7 @@ template <int NH> static bool fits() {
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = { RANKS, 1, 1 };
-    cudaLaunchConfig_t config = {};
-    config.gridDim = NH * RANKS;
-    config.blockDim = ALL_THREADS;
-    config.dynamicSmemBytes = sizeof(Shared<NH>);
-    config.attrs = &cluster;
-    config.numAttrs = 1;
+    const cudaLaunchConfig_t config = { NH * RANKS, ALL_THREADS, sizeof(Shared<NH>), cuda_stream, &cluster, 1 };
     int clusters = 0;
     allow_smem(token_kernel<NH>, sizeof(Shared<NH>));
     if (cudaOccupancyMaxActiveClusters(&clusters, token_kernel<NH>, &config) != cudaSuccess) cudaGetLastError();
