@@ -16,9 +16,8 @@ void document_check_field(DocumentKind kind, const char *field) {
 }
 
 void text_check(FileMap map, const char *path, DocumentKind kind, int is_bytes) {
-    const unsigned char *text = map.bytes;
     const size_t size = map.size < 1 << 20 ? (size_t)map.size : 1 << 20;
-    const unsigned char *nul = memchr(text, 0, size);
+    const unsigned char *text = map.bytes, *nul = memchr(text, 0, size);
     size_t good = 0, bad = 0, first = 0;
     for (size_t at = 0, length; at < size; at += length ? length : 1) {
         length = utf8_length(text + at, (size_t)map.size - at);
@@ -34,6 +33,7 @@ void text_check(FileMap map, const char *path, DocumentKind kind, int is_bytes) 
         free(line);
     }
     if (nul) print_line(stdout, "%s: byte %zu is NUL, which texts do not have", path, (size_t)(nul - text));
+    if (kind != DOCUMENT_JSONL && utf8_mark(text, size)) print_line(stdout, "%s: byte order mark, read as text", path);
     if (kind != DOCUMENT_JSONL && map.size >= 2 && !memcmp(text, "{\"", 2))
         print_line(stdout, "%s: looks like JSONL, is read as text; --documents jsonl reads a field of each line", path);
     else if (kind < DOCUMENT_MARK && memmem(text, (size_t)map.size, mark, MARK))
