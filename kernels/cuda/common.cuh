@@ -1,5 +1,5 @@
 /* common.cuh - Shared by the kernels: launches, 16-byte accesses, reductions in a fixed order.
-   nvcc unrolls an innermost loop over the elements of a pack, 8 at most, by itself: it needs no #pragma unroll. */
+   nvcc unrolls an innermost loop of up to 8 iterations by itself: it needs no #pragma unroll. */
 #ifndef KERNELS_CUDA_COMMON_CUH
 #define KERNELS_CUDA_COMMON_CUH
 #include <initializer_list>

@@ -96,7 +96,6 @@ static const struct { const char *name; double bf16, f32; } peaks[] = {
 
 DeviceInfo device_info(void) {
     DeviceInfo info = {};
-    size_t free_bytes, total_bytes;
     snprintf(info.name, sizeof info.name, "%.*s", (int)sizeof info.name - 1, properties.name);
     snprintf(info.detail, sizeof info.detail, "driver %d.%d, %d SMs, compute capability %d.%d", driver_version / 1000,
              driver_version % 1000 / 10, properties.multiProcessorCount, properties.major, properties.minor);
@@ -107,9 +106,7 @@ DeviceInfo device_info(void) {
         }
     snprintf(info.pci_bus_id, sizeof info.pci_bus_id, "%04x:%02x:%02x.0", properties.pciDomainID, properties.pciBusID,
              properties.pciDeviceID);
-    CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
-    info.total_bytes = (int64_t)total_bytes;
-    info.free_bytes = (int64_t)free_bytes;
+    CUDA(cudaMemGetInfo((size_t *)&info.free_bytes, (size_t *)&info.total_bytes));
     return info;
 }
 

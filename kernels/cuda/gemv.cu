@@ -26,7 +26,6 @@ gemv_kernel(Gemm g, int split, Out *gelu_out, bool early) {
     const auto load = [&](int64_t k0) {
         #pragma unroll
         for (int r = 0; r < ROWS; r++)
-            #pragma unroll
             for (int i = 0; i < STEP; i++) {
                 weight[r][i] = {};
                 if (k0 + i * 32 * SIZE < end && n0 + r < g.N)
@@ -47,7 +46,6 @@ gemv_kernel(Gemm g, int split, Out *gelu_out, bool early) {
         Pack<T> x[STEP][M] = {};                    /* all loads before their use: one latency */
         #pragma unroll
         for (int i = 0; i < STEP; i++)
-            #pragma unroll
             for (int m = 0; m < M; m++)
                 if (m < g.M && k0 + i * 32 * SIZE < end)
                     x[i][m] = Pack<T>::load(a + m * g.a.pitch + k0 + i * 32 * SIZE);
@@ -67,7 +65,6 @@ gemv_kernel(Gemm g, int split, Out *gelu_out, bool early) {
     }
     #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        #pragma unroll
         for (int m = 0; m < M; m++) {
             sum[r][m] = warp_sum(sum[r][m]);
             if (lane == 0) part_of[warp][r * M + m] = sum[r][m];

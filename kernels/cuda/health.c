@@ -29,25 +29,15 @@ static void open_nvml(void) {
     nvml.reasons     = dlsym(library, "nvmlDeviceGetCurrentClocksThrottleReasons");
 }
 
-/* Most severe first: several bits can be set, a hardware slowdown together with its cause where that is known. */
+/* Most severe last: several bits can be set, a hardware slowdown together with its cause where that is known. */
 static const struct { unsigned long long bits; const char *word; int is_abnormal; } reasons[] = {
-    { 0x20 | 0x40,         "thermal",     1 },      /* by the driver, by the hardware */
-    { 0x80,                "power-brake", 1 },      /* requested by the power supply */
-    { 0x08,                "hw-slowdown", 1 },
-    { 0x04,                "power",       0 },      /* power limit */
-    { 0x02 | 0x10 | 0x100, "settings",    0 },      /* clocks set by the user, synchronised boost, display */
     { ~0x01ull,            "other",       0 },      /* newer than this table; 0x01 is idle */
+    { 0x02 | 0x10 | 0x100, "settings",    0 },      /* clocks set by the user, synchronised boost, display */
+    { 0x04,                "power",       0 },      /* power limit */
+    { 0x08,                "hw-slowdown", 1 },
+    { 0x80,                "power-brake", 1 },      /* requested by the power supply */
+    { 0x20 | 0x40,         "thermal",     1 },      /* by the driver, by the hardware */
 };
-
-static void set_throttle(DeviceHealth *health, unsigned long long bits) {
-    health->throttle = "none";
-    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
-        if (bits & reasons[i].bits) {
-            health->throttle = reasons[i].word;
-            health->is_abnormal = reasons[i].is_abnormal;
-            return;
-        }
-}
 
 DeviceHealth device_health(void) {
     static int opened;
@@ -60,6 +50,12 @@ DeviceHealth device_health(void) {
         health.temperature_c = celsius;
     if (nvml.power && nvml.power(nvml.card, &milliwatts) == SUCCESS) health.power_w = milliwatts / 1e3;
     if (nvml.clock && nvml.clock(nvml.card, CLOCK_OF_SM, &mhz) == SUCCESS) health.clock_mhz = mhz;
-    if (nvml.reasons && nvml.reasons(nvml.card, &bits) == SUCCESS) set_throttle(&health, bits);
+    if (!nvml.reasons || nvml.reasons(nvml.card, &bits) != SUCCESS) return health;
+    health.throttle = "none";
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
+        if (bits & reasons[i].bits) {
+            health.throttle = reasons[i].word;
+            health.is_abnormal = reasons[i].is_abnormal;
+        }
     return health;
 }

@@ -182,7 +182,6 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
     }
     for (int turn = 0; row < rows; row += step, turn ^= 1) {
         float mu[TOGETHER], scale[TOGETHER], sum[TOGETHER][2] = {};
-        #pragma unroll
         for (int r = 0; r < TOGETHER; r++) {
             mu[r] = next_mu[r];
             scale[r] = next_scale[r];

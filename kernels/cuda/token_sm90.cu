@@ -248,7 +248,6 @@ template <int NH> struct Token {
         for (int i = 0; i < STEPS; i++) {
             const int step = i * WARPS + warp;
             if (step < C / 32)
-                #pragma unroll
                 for (int r = 0; r < ROWS; r++)
                     w[r][i] = part_of(weights_of(m, r) + step / 2 * (8 * 64), row, step % 2);
         }
@@ -262,7 +261,6 @@ template <int NH> struct Token {
             const int step = i * WARPS + warp;
             if (step < C / 32) {
                 const uint2 y = half_of(vector, step);
-                #pragma unroll
                 for (int r = 0; r < ROWS; r++) multiply(sum[r], w[r][i], y);
             }
         }
@@ -272,17 +270,13 @@ template <int NH> struct Token {
         part[4] = two.y + two.w;
         #pragma unroll
         for (int distance = 16; distance > 4; distance /= 2)
-            #pragma unroll
             for (int i = 3; i < 5; i++) part[i] += __shfl_xor_sync(0xffffffffu, part[i], distance);
         if (q < 3)
-            #pragma unroll
             for (int r = 0; r < ROWS; r++) s.row_part[warp][q * 40 + r * 8 + row] = sum[r][0] + sum[r][3];
         bar_sync(1, THREADS);
-        #pragma unroll
         for (int i = 0; i < 3; i++) part[i] = s.row_part[t % 8][i * 40 + t / 8];
         #pragma unroll
         for (int distance = 4; distance; distance /= 2)
-            #pragma unroll
             for (int i = 0; i < 5; i++) part[i] += __shfl_xor_sync(0xffffffffu, part[i], distance);
         const float change = part[3] * (1.0f / C), rstd = rstd_of(part[4], change);
         mean += change;
@@ -298,7 +292,6 @@ template <int NH> struct Token {
         await(m, l);
         #pragma unroll
         for (int r = 0; r < TILES; r++)
-            #pragma unroll
             for (int i = 0; i < K; i++)
                 w[r][i] = part_of(weights_of(m) + i / 2 * (COLUMNS * 64), warp * NH + r * 8 + row, i % 2);
         release(m);
@@ -308,7 +301,6 @@ template <int NH> struct Token {
         float sum[2][2][4] = {};        /* of even and odd i: shorter chains */
         #pragma unroll
         for (int i = 0; i < K; i++)
-            #pragma unroll
             for (int r = 0; r < TILES; r++) multiply(sum[r][i % 2], w[r][i], vector[i]);
         const float first  = sum[0][0][0] + sum[0][0][3] + sum[0][1][0] + sum[0][1][3];
         const float second = sum[1][0][0] + sum[1][0][3] + sum[1][1][0] + sum[1][1][3];
@@ -367,14 +359,12 @@ template <int NH> struct Token {
         bar_sync(1, THREADS);
         float2 score[ROUNDS];                       /* of keys 2 lane and 2 lane + 1 */
         float score_max = MIN_SCORE, out[2][4] = {}, total[4] = {};
-        #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
             if (round < rounds()) {
                 score[round] = ((const float2 *)s.score[round])[lane];
                 score_max = fmaxf(score_max, fmaxf(score[round].x, score[round].y));
             }
         score_max = warp_max_redux(score_max);
-        #pragma unroll
         for (int round = 0; round < ROUNDS; round++)
             if (round < rounds())
                 ((uint32_t *)s.P[warp][round])[q * 8 + g] =        /* lane q passes words 8 q .. 8 q + 7 */
@@ -387,7 +377,6 @@ template <int NH> struct Token {
                 const uint32_t from = shared_address(&s.value[round][lane][(warp ^ lane % 8) * 8]);
                 ldmatrix_trans(value, from);
                 ldmatrix_trans(value + 4, from + 32 * sizeof s.value[round][0]);
-                #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     const uint4 P = s.P[warp][round][q * 2 + i];
                     mma(out[0], { P.x, 0, P.y, 0 }, value[4 * i], value[4 * i + 1]);
@@ -409,9 +398,7 @@ template <int NH> struct Token {
         receive(s.attention, l);
         float score_max = MIN_SCORE, total = 0;
         float2 sum = {};                            /* of dimensions 2 lane and 2 lane + 1 */
-        #pragma unroll
         for (int i = 0; i < RANKS; i++) score_max = fmaxf(score_max, from.scale[i].x);
-        #pragma unroll
         for (int i = 0; i < RANKS; i++) {
             const float factor = ex2(from.scale[i].x - score_max);
             const float2 out = from.out[i][lane];
@@ -421,7 +408,6 @@ template <int NH> struct Token {
         }
         const float inverse = __fdividef(1.0f, total);          /* 1 or more: the P of the largest score is 1 */
         const uint32_t out = bf16_pair(sum.x * inverse, sum.y * inverse);
-        #pragma unroll
         for (int i = 0; i < HS / 32; i++)           /* half_of */
             vector[i] = { __shfl_sync(0xffffffffu, out, half_at(i)), __shfl_sync(0xffffffffu, out, half_at(i) + 2) };
         add_product(AFTER_PROJ, w, vector);
@@ -438,7 +424,6 @@ template <int NH> struct Token {
         const float h = gelu<bf16>(y + to_float(v.fcb[t / 8])), next = __shfl_xor_sync(0xffffffffu, h, 8);
         if (t / 8 % 2 == 0) send(s.hidden.value[rank * 16 + t / 16], bf16_pair(h, next), s.hidden.full, t % 8);
         receive(s.hidden, l);
-        #pragma unroll
         for (int i = 0; i < HIDDEN / 32; i++) vector[i] = half_of(s.hidden.value, i);
         add_product(AFTER_FCPROJ, w, vector);
     }
@@ -447,7 +432,6 @@ template <int NH> struct Token {
     DEVICE void finish(bf16 *lnf) {
         const uint32_t own_weight = ((const uint32_t *)n.lnfw.data)[pair];
         float2 v[STEPS];
-        #pragma unroll
         for (int i = 0; i < STEPS; i++)
             if (i * THREADS + t < C)
                 v[i] = { to_float(((const bf16 *)n.lnfw.data)[i * THREADS + t]),
@@ -460,7 +444,6 @@ template <int NH> struct Token {
         if (rank) return;
         const float4 two = ((const float4 *)s.x_sums[AFTER_FCPROJ].value)[lane];
         const float change = warp_sum(two.x + two.z) * (1.0f / C), rstd = rstd_of(warp_sum(two.y + two.w), change);
-        #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             const int c = i * THREADS + t;
             const float y = to_float(((const bf16 *)s.x[AFTER_FCPROJ].value)[min(c, C - 1)]);
