@@ -2,15 +2,15 @@
 # check_layers.sh [ROOT] - Checks the line length (120 columns) and that includes and conditionals follow the
 # code layout:
 #
-#     train_gpt.c, test/, data/  ->  llmc/ROOM/  ->  kernels/*.h  <-  kernels/cpu/, kernels/cuda/
+#     train_gpt.c, test/, data/  ->  llmc/LAYER/  ->  kernels/*.h  <-  kernels/cpu/, kernels/cuda/
 #
-# The rooms of llmc/ are layers, and an include goes to the same or a lower one.
+# Within llmc/ an include goes to the same layer or a lower one.
 # Prints the offending lines as file:line: and "ok" or "FAIL" for each rule; exit code 1 if a rule fails.
 LC_ALL=C
 export LC_ALL
 cd "${1:-$(dirname "$0")/..}" || exit 1
-rooms='base options text ranks tokens model report train checkpoint use'       # lowest first
-all_rooms="llmc/($(echo $rooms | tr ' ' '|'))"
+layers='base options text ranks tokens model report train checkpoint use'       # lowest first
+all_layers="llmc/($(echo $layers | tr ' ' '|'))"
 passed=0 failed=0
 
 # rule NAME OFFENDING-LINES
@@ -97,13 +97,13 @@ rule 'kernels/ includes kernels/ only'                 "$(arrows 'kernels' 'kern
 rule 'kernels/cpu/ includes kernels/ and itself only'  "$(arrows 'kernels/cpu(/.*)?' 'kernels|kernels/cpu(/.*)?')"
 rule 'kernels/cuda/ includes kernels/ and itself only' "$(arrows 'kernels/cuda(/.*)?' 'kernels|kernels/cuda(/.*)?')"
 lower=
-for room in $rooms; do
-    lower="$lower|llmc/$room"
-    rule "llmc/$room/ includes itself, lower rooms and kernels/" "$(arrows "llmc/$room" "kernels$lower")"
+for layer in $layers; do
+    lower="$lower|llmc/$layer"
+    rule "llmc/$layer/ includes itself, lower layers and kernels/" "$(arrows "llmc/$layer" "kernels$lower")"
 done
-rule 'programs include llmc/ and kernels/ only'        "$(arrows '\\.|data|scripts' "$all_rooms|kernels|data")"
+rule 'programs include llmc/ and kernels/ only'        "$(arrows '\\.|data|scripts' "$all_layers|kernels|data")"
 rule 'test/ includes test/, data/, llmc/, kernels/ only' \
-     "$(arrows 'test(/[a-z]*)?' "test(/[a-z]*)?|data|$all_rooms|kernels")"
+     "$(arrows 'test(/[a-z]*)?' "test(/[a-z]*)?|data|$all_layers|kernels")"
 rule 'every source is in a directory that has a rule'   "$(sources_without_rule)"
 rule 'CUDA, cuBLAS and NCCL headers stay inside kernels/cuda/' \
      "$(lines "$backend_headers" | grep -v '^kernels/cuda/')"
