@@ -7,7 +7,7 @@
 
 /* A save that fails leaves its paths behind, some 200 bytes (fails, kernels/check.h). */
 const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void) { return "leak:vasprintf\nleak:open_tokenizer"; }
+const char *__lsan_default_suppressions(void) { return "leak:vasprintf\nleak:open_files"; }
 
 /* A model to train, without weights. */
 static inline void trainer_create(Trainer *t, GPTConfig config, int B, int T) {
