@@ -64,7 +64,7 @@ __device__ inline void launch_next() {
 
 /* Waits until all kernels before this one have ended and their writes are visible. Before it a thread writes nothing,
    and reads only what no kernel that may still run writes: constants, frozen weights (device_freeze_weights), what was
-   complete at a wait_before_next. */
+   complete when the kernel before called this in front of launch_next. */
 __device__ inline void griddepcontrol_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -75,13 +75,6 @@ __device__ inline void griddepcontrol_wait() {
 __device__ inline void wait_for_previous() {
     launch_next();
     griddepcontrol_wait();
-}
-
-/* In the other order: the next kernel begins when all before this one have ended, and may use their results before it
-   waits itself. */
-__device__ inline void wait_before_next() {
-    griddepcontrol_wait();
-    launch_next();
 }
 
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -57,7 +57,6 @@ template <int WIDTH> __device__ inline void partial_sums_write_tile(const Partia
     __syncthreads();
     if (threadIdx.x >= 32 * WIDTH || column >= s.columns) return;
     float total = 0;
-    #pragma unroll
     for (int i = 0; i < WARPS; i++) total += warp_total[i][at];
     s.partial[(int64_t)blockIdx.y * s.columns + column] = total;
 }

@@ -62,9 +62,7 @@ __device__ static inline Fixed of_lane(Fixed x, int lane) {
 template <class F> __device__ static inline void for_each(const float *x, int begin, int end, int step, F f) {
     for (int first = begin; first < end; first += BATCH * step) {
         float value[BATCH];
-        #pragma unroll
         for (int j = 0; j < BATCH; j++) value[j] = first + j * step < end ? x[first + j * step] : 0;
-        #pragma unroll
         for (int j = 0; j < BATCH; j++) if (first + j * step < end) f(first + j * step, value[j]);
     }
 }
@@ -175,7 +173,8 @@ sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, 
     const int length = (int)ceil_div(V, slices * WARPS);
     const int begin = min(V, (slice * WARPS + warp) * length), end = min(V, begin + length);
     blocks.init();
-    wait_before_next();
+    griddepcontrol_wait();      /* in front of launch_next: token_sm90.cu reads early what the kernels before wrote */
+    launch_next();
     const double own_uniform = uniform[blockIdx.y];
     if (s.top_k > 0 || s.top_p < 1) {
         for (int i = slice * THREADS + threadIdx.x; i < 2 * LEVELS * THREADS; i += slices * THREADS)
