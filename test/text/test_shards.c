@@ -307,13 +307,15 @@ static void notices(void) {
     char *path = put_long_text("noticed.txt", 2000000), *text = strdup(text_of(path));
     memcpy(text + 1900000, "<|endoftext|>", 13);
     memcpy(text, "\xef\xbb\xbf", 3);
+    memcpy(text + 5000, "\r\n", 2);
     text[900000] = 0;
     put(path, text, 2000000);
     free(text);
     for (int tokens = 0; tokens < 2; tokens++) {
         const char *printed = printed_on(1, open_text, &(Opened){ path, tokens ? as_file.tokenizer : NULL });
         EXPECT(strstr(printed, "noticed.txt: byte 900000 is NUL") && strstr(printed, "txt: byte order mark, read as") &&
-               strstr(printed, "contains <|endoftext|>, read as text"), "%s", printed);
+               strstr(printed, "CR LF, read as text") && strstr(printed, "contains <|endoftext|>, read as text"), "%s",
+               printed);
     }
     static const char *const other[] = { "caf\xe9 na\xefve", "`O}Y\fTBf(W?T&^Nw" "\x80\x4e\x87\x65\x2c\x67\x8c\x9a" };
     for (int i = 0; i < COUNT(other); i++) {            /* Latin-1; Chinese in UTF-16LE without a mark */
