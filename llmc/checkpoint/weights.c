@@ -45,7 +45,8 @@ static void *memory_of(const Item *item) { return (char *)item->part->memory + i
 /* Tensors are copied in pieces, of a matrix that the file has transposed 16 rows of the file at a time: 64-byte lines
    of both sides stay in the cache. */
 static int64_t piece_of(const TensorEntry *entry) {
-    return entry->layout == CONV1D ? 16 * entry->field->dim[0] : 1 << 18;
+    const int64_t count = tensor_count(*entry->field);
+    return entry->layout == CONV1D ? 16 * entry->field->dim[0] : count < 1 << 18 ? count : 1 << 18;
 }
 
 static float *alloc_floats(int64_t count) {
