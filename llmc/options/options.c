@@ -294,12 +294,14 @@ static void fail_with_command(const Option *table, const Option *data, const Opt
         if (!o->given || o == data || o == config) continue;
         const char *value = option_text(o, text);
         fprintf(file, " --%s", o->name);
-        if (o->type != OPTION_FLAG || *value == 'n') fprintf(file, " %s", shell_word(value));
+        if (o->type != OPTION_FLAG || *value == 'n')
+            fprintf(file, " %s", command_line(1, (char *[]){ (char *)value }));   /* shell_word would keep it */
         if (o->role == ROLE_COMMAND && strcmp(o->name, "out")) data = NULL;      /* --sample needs none */
     }
     fclose(file);
-    name = name ? shell_word(name) : data ? argument_of(data) : "";
-    fail("%s%sthe same here: %s%s%s%s", path, *path ? ": " : "", shell_word(program), *name ? " " : "", name, command);
+    const char *start = command_line(name ? 2 : 1, (char *[]){ (char *)program, (char *)name });
+    name = name || !data ? "" : argument_of(data);
+    fail("%s%sthe same here: %s%s%s%s", path, *path ? ": " : "", start, *name ? " " : "", name, command);
 }
 
 void options_parse(Option *table, const char *positional, const char *config, int argc, char **argv) {
