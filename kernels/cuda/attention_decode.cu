@@ -1,10 +1,7 @@
-/* attention_decode.cu - Attention of a few queries over many keys, as in generation: flash decoding (Dao
-   et al. 2023, "Flash-Decoding for long-context inference"). The keys are split over so many blocks that every SM
-   reads; partial results in f32 are merged by their log-sum-exp in the block of a head that finishes last.
-
-   Bandwidth is all that counts. A row of k or v has the heads side by side, so a warp reads 512 contiguous bytes of a
-   key: those of several heads, LANES lanes with 16 bytes each to a head. 16 warps with 2 STEP loads in flight each are
-   up to 128 KiB on an SM; 4.25 TB/s at 0.8 us of latency need 26. */
+/* attention_decode.cu - Attention of a few queries over many keys, as in generation: flash decoding (Dao et al. 2023,
+   "Flash-Decoding for long-context inference"; README.md, "Attention over a cache"). A warp reads 512 contiguous bytes
+   of a key: several heads, LANES lanes with 16 bytes each to a head. 16 warps with 2 STEP loads in flight each are up
+   to 128 KiB on an SM; 4.25 TB/s at 0.8 us of latency need 26. */
 #include "attention_cuda.h"
 #include "ptx.cuh"
 #include <cfloat>

@@ -1,7 +1,5 @@
-/* attention_flash_f32.cu - Attention in tiles with online softmax (Dao et al. 2022, arXiv 2205.14135), all
-   of it in f32 on the CUDA cores: the baseline for the flash attentions on tensor cores. Memory O(T): the backward pass
-   recomputes P from lse, first by query tiles for dq, then by key tiles for dk and dv, so that no two blocks add to one
-   element.
+/* attention_flash_f32.cu - Attention in tiles with online softmax (Dao et al. 2022, arXiv 2205.14135) in f32 on the
+   CUDA cores. Backward goes by query tiles for dq, then by key tiles for dk and dv: no two blocks add to one element.
 
    A block of 16 x 8 threads owns a tile of rows of one head. Thread (x,y) computes the scores of rows y, y + 8, ... and
    columns x, x + 16, ...: 8 x 4 of 64 x 64, or 4 x 2 of 32 x 32 where HS > 64. Of sums (rows,D) it has the same rows

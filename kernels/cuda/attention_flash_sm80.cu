@@ -1,8 +1,6 @@
-/* attention_flash_sm80.cu - Attention in tiles with online softmax (Dao 2023, arXiv 2307.08691) by
-   mma.sync: bf16 in and out, f32 sums, every GPU from compute capability 8.0 on, head sizes 8, 16, .. 128.
-
-   The backward pass recomputes P from lse in two kernels, one per dq tile and one per dk and dv tile: 7 GEMMs instead
-   of 5, but no atomics, no scratch but delta = rowsum(dout out), and the same bits every time.
+/* attention_flash_sm80.cu - Attention in tiles with online softmax (Dao 2023, arXiv 2307.08691) by mma.sync: bf16, f32
+   sums, every GPU from compute capability 8.0 on. Backward has two kernels, for dq and for dk and dv: 7 GEMMs instead
+   of 5, but no atomics and no scratch but delta = rowsum(dout out).
 
    A warp owns 32 rows of its block's tile (16 keys of dk and dv from head size 72 on: no registers for more), so that
    each B fragment serves two mma. With 16 rows the fragments of four warps take 8 cycles of shared memory for 6.5
@@ -33,16 +31,16 @@ __device__ static inline TileIndex tile_of_block(const Problem &p, int T, int ow
 /* The last key that query row i sees; -1 or less: it sees none. */
 __device__ static inline int last_key(const Problem &p, int i) { return min(p.diagonal + i, p.Tk - 1); }
 
-__device__ static inline bf16 *rows_of(const View &t, const Problem &p, int head, int T, int row) {
-    return t.data + ((int64_t)(head / p.NH) * T + row) * t.pitch + head % p.NH * p.HS;
+template<class T = bf16> __device__ static inline T *rows_of(const View &t, const Problem &p, int head, int rows,
+                                                             int row) {
+    return (T *)t.data + ((int64_t)(head / p.NH) * rows + row) * t.pitch + head % p.NH * p.HS;
 }
 
 /* A warp stores its rows of a result, from `row` on, = or += factor x; `tile` is its own shared memory. */
 template<int KS, int MT> __device__ static inline void store_result(const View &t, const Problem &p, int head, int T,
         int row, uint8_t *tile, const float (&x)[MT][2 * KS][4], const float (&factor)[MT][2], Into into) {
     if (p.f32)
-        store_f32_rows<KS>((float *)t.data + ((int64_t)(head / p.NH) * T + row) * t.pitch + head % p.NH * p.HS, t.pitch,
-                           T - row, p.HS, x, factor, into);
+        store_f32_rows<KS>(rows_of<float>(t, p, head, T, row), t.pitch, T - row, p.HS, x, factor, into);
     else store_rows<KS>(rows_of(t, p, head, T, row), t.pitch, T - row, p.HS, tile, x, factor, into);
 }
 
@@ -78,6 +76,24 @@ template<int KS> struct BackwardQ {
     static constexpr int SHARED_BYTES = 2 * OWN * Tile<KS>::PITCH + 2 * STAGE_BYTES;    /* 64 KiB, 96 */
 };
 
+/* The stages of a kernel that walks over keys and values: F::STREAM rows of either */
+template<int KS, class F> struct KeyStages {
+    const Problem &p;
+    const View &k, &v;
+    const uint32_t stages;
+    const bf16 *k_share, *v_share;
+
+    DEVICE KeyStages(const Problem &p, const View &k, const View &v, int head, uint32_t stages)
+        : p(p), k(k), v(v), stages(stages), k_share(share_of_rows<KS>(rows_of(k, p, head, p.Tk, 0), k.pitch)),
+          v_share(share_of_rows<KS>(rows_of(v, p, head, p.Tk, 0), v.pitch)) {}
+    /* The next ones, from key j0 on */
+    DEVICE void load(int stage, int j0) {
+        const uint32_t k_tile = stages + stage * F::STAGE_BYTES;
+        load_rows<KS, F::STREAM>(k_tile, k_share, k.pitch, p.Tk - j0, p.HS);
+        load_rows<KS, F::STREAM>(k_tile + F::STREAM * Tile<KS>::PITCH, v_share, v.pitch, p.Tk - j0, p.HS);
+    }
+};
+
 template<int KS> struct BackwardKV {
     static constexpr int MT = KS <= 4 ? 2 : 1, N = 4 / MT;      /* dk and dv of 32 rows at 128 were 256 registers */
     static constexpr int OWN = 16 * MT * WARPS, STREAM = 64, MASK_QUERIES = 128 / MT;
@@ -98,14 +114,7 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v, Atte
     const uint32_t q_tile = shared_address(shared), stages = q_tile + F::OWN * PITCH;
     const float scale2 = p.scale * LOG2E;
 
-    const bf16 *k_share = share_of_rows<KS>(rows_of(k, p, tile.head, p.Tk, 0), k.pitch);
-    const bf16 *v_share = share_of_rows<KS>(rows_of(v, p, tile.head, p.Tk, 0), v.pitch);
-    auto load_stage = [&](int stage, int j0) {
-        const uint32_t k_tile = stages + stage * F::STAGE_BYTES;
-        load_rows<KS, F::STREAM>(k_tile, k_share, k.pitch, p.Tk - j0, p.HS);
-        load_rows<KS, F::STREAM>(k_tile + F::STREAM * PITCH, v_share, v.pitch, p.Tk - j0, p.HS);
-    };
-
+    KeyStages<KS, F> keys_and_values(p, k, v, tile.head, stages);
     float sums[F::MT][2 * KS][4] = {}, total[F::MT][2] = {};
     float row_max[F::MT][2];        /* that P is relative to, in units of log2; see SLACK, tie_breaker */
     each_row<F::MT>([&](int m, int h) { row_max[m][h] = NO_MAX; });
@@ -115,11 +124,11 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v, Atte
     uint8_t *const warp_mask = shared + F::SHARED_BYTES + warp * WARP_MASK_BYTES;
     uint32_t held[F::MT][F::HELD][4];
     load_own<KS, F::OWN>(q_tile, q, p, tile.head, p.Tq, i0);
-    load_stage(0, 0);
+    keys_and_values.load(0, 0);
     for (int j0 = 0, stage = 0; j0 < keys; j0 += F::STREAM, stage ^= 1) {
         cp_async_wait_all();
         __syncthreads();        /* this stage has arrived, and all reads of the other are done */
-        if (j0 + F::STREAM < keys) load_stage(stage ^ 1, j0 + F::STREAM);
+        if (j0 + F::STREAM < keys) keys_and_values.load(stage ^ 1, j0 + F::STREAM);
         if (j0 == 0) hold<KS>(held, q_tile + own * PITCH, across);
         if (j0 > p.diagonal + first + 16 * F::MT - 1) continue;     /* no row of this warp sees these keys */
 
@@ -150,8 +159,7 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v, Atte
                     for (int e = 2 * h; e < 2 * h + 2; e++) sums[m][n][e] *= rescale;
             });
 
-        /* P is rounded to bf16 for the PV GEMM; total adds the unrounded values, so that the rows of the P that
-           backward recomputes from lse add up to 1 */
+        /* total adds P before it is rounded to bf16: backward recomputes P from lse */
         each_row<F::MT>([&](int m, int h) {
             #pragma unroll
             for (int n = 0; n < F::STREAM / 8; n++)
@@ -192,17 +200,10 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
     const uint32_t stages = dout_tile + F::OWN * PITCH;
     const float scale2 = p.scale * LOG2E;
 
-    const bf16 *k_share = share_of_rows<KS>(rows_of(k, p, tile.head, p.Tk, 0), k.pitch);
-    const bf16 *v_share = share_of_rows<KS>(rows_of(v, p, tile.head, p.Tk, 0), v.pitch);
-    auto load_stage = [&](int stage, int j0) {
-        const uint32_t k_tile = stages + stage * F::STAGE_BYTES;
-        load_rows<KS, F::STREAM>(k_tile, k_share, k.pitch, p.Tk - j0, p.HS);
-        load_rows<KS, F::STREAM>(k_tile + F::STREAM * PITCH, v_share, v.pitch, p.Tk - j0, p.HS);
-    };
-
+    KeyStages<KS, F> keys_and_values(p, k, v, tile.head, stages);
     load_own<KS, F::OWN>(q_tile, q, p, tile.head, p.Tq, i0);
     load_own<KS, F::OWN>(dout_tile, dout, p, tile.head, p.Tq, i0);
-    load_stage(0, 0);
+    keys_and_values.load(0, 0);
     cp_async_wait_all();
     __syncthreads();
 
@@ -243,7 +244,7 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
     for (int j0 = 0, stage = 0; j0 < keys; j0 += F::STREAM, stage ^= 1) {
         cp_async_wait_all();
         __syncthreads();
-        if (j0 + F::STREAM < keys) load_stage(stage ^ 1, j0 + F::STREAM);
+        if (j0 + F::STREAM < keys) keys_and_values.load(stage ^ 1, j0 + F::STREAM);
         #pragma unroll 1
         for (int part = 0; part < F::STREAM; part += 16 * F::N) {
             const int j = j0 + part;
@@ -376,8 +377,8 @@ static const char *refuse(const AttentionSpec *s) {
     return cuda_arch() < 80 ? "the GPU is older than compute capability 8.0" : NULL;
 }
 
-static View view(const char *name, Tensor t) {
-    attention_check_rows(name, t);
+static View view(Tensor t) {
+    require_aligned_rows("attention", { t });
     return { (bf16 *)t.data, t.pitch };
 }
 
@@ -398,17 +399,15 @@ static Problem problem(const AttentionSpec *s, const AttentionOperands *o) {
 
 template<int KS> static void forward_sized(const AttentionSpec *s, const AttentionOperands *o) {
     const Problem p = problem(s, o);
-    LAUNCH_TILES(flash_forward, Forward<KS>, p.Tq, view("out", o->out), (float *)o->lse.data, view("q", o->q),
-                 view("k", o->k), view("v", o->v));
+    LAUNCH_TILES(flash_forward, Forward<KS>, p.Tq, view(o->out), (float *)o->lse.data, view(o->q), view(o->k),
+                 view(o->v));
 }
 
 template<int KS> static void backward_sized(const AttentionSpec *s, const AttentionOperands *o) {
     const Problem p = problem(s, o);
-    const View q = view("q", o->q), k = view("k", o->k), v = view("v", o->v), dout = view("dout", o->dout);
-    const View dk = view("dk", o->dk), dv = view("dv", o->dv);
+    const View q = view(o->q), k = view(o->k), v = view(o->v), dout = view(o->dout), dk = view(o->dk), dv = view(o->dv);
     float *const lse = (float *)o->lse.data, *const delta = (float *)o->work;
-    LAUNCH_TILES(flash_backward_q, BackwardQ<KS>, p.Tq, view("dq", o->dq), delta, dout, view("out", o->out), lse, q, k,
-                 v);
+    LAUNCH_TILES(flash_backward_q, BackwardQ<KS>, p.Tq, view(o->dq), delta, dout, view(o->out), lse, q, k, v);
     LAUNCH_TILES(flash_backward_kv, BackwardKV<KS>, p.Tk, dk, dv, dout, lse, delta, q, k, v);
 }
 

@@ -1,26 +1,19 @@
-/* attention_flash_sm90.cu - Attention for Hopper (compute capability 9.0, compiled for sm_90a): host code
-   of both passes. bf16 in, bf16 or f32 out, f32 sums; causal squares, as in training, and rectangles without a mask,
-   which a ring also takes; head sizes 8, 16, .. 128, in tiles of 64 or 128 columns: missing ones are read as zero. */
+/* attention_flash_sm90.cu - Attention for Hopper (compute capability 9.0, compiled for sm_90a): host code of both
+   passes. Tiles have 64 or 128 columns of a head: missing ones are read as zero. */
 #include "attention_flash_sm90.cuh"
 #include "tensor_map.cuh"
 
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows) {
-    attention_check_rows(name, t);
     const int64_t pitch = t.pitch * (int64_t)sizeof(bf16);
     return tensor_map_of(name, t.data, { s->HS, s->NH, t.dim[1], s->B },
                          { s->HS * (int64_t)sizeof(bf16), pitch, pitch * t.dim[1] }, { 64, 1, rows, 1 });
 }
 
 Result make_result(const char *name, const AttentionSpec *s, Tensor t, Into into) {
-    Result r = {};
-    attention_check_rows(name, t);
-    if (t.dtype == BF16) r.map = tensor_map(name, s, t, EPILOGUE_ROWS);
-    r.data = (float *)t.data;
-    r.pitch = t.pitch;
-    r.T = (int)t.dim[1];
-    r.into = into;
-    r.is_bf16 = t.dtype == BF16;
-    return r;
+    const bool is_bf16 = t.dtype == BF16;
+    require_aligned_rows("attention", { t });
+    return { is_bf16 ? tensor_map(name, s, t, EPILOGUE_ROWS) : CUtensorMap{}, (float *)t.data, t.pitch, (int)t.dim[1],
+             into, is_bf16 };
 }
 
 Part part_of(const AttentionSpec *s, Into into) {
@@ -35,19 +28,10 @@ static __device__ unsigned tile_counter;
 Problem make_problem(const AttentionSpec *s, const AttentionOperands *o, int64_t heads_in_flight) {
     static unsigned *counter;               /* looked up once: not while a CUDA graph is recorded */
     if (!counter) CUDA(cudaGetSymbolAddress((void **)&counter, tile_counter));
-    Problem p = {};
-    p.NH = s->NH;
-    p.HS = s->HS;
-    p.Tq = s->Tq;
-    p.Tk = s->Tk;
-    p.q0 = s->q0;
-    p.lse_pitch = (int)o->lse.pitch;
-    p.heads = s->B * s->NH;
-    p.heads_in_flight = heads_in_flight < 1 ? 1 : heads_in_flight < p.heads ? (int)heads_in_flight : p.heads;
-    p.deterministic = s->deterministic;
-    p.scale = s->scale;
-    p.tile_counter = counter;
-    return p;
+    const int heads = s->B * s->NH;
+    return { s->NH, s->HS, s->Tq, s->Tk, heads, s->q0, (int)o->lse.pitch, 0, 0,
+             heads_in_flight < 1 ? 1 : heads_in_flight < heads ? (int)heads_in_flight : heads, s->deterministic,
+             s->scale, counter, 0, 0 };
 }
 
 int persistent_blocks(Problem &p, int cluster) {

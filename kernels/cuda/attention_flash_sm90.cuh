@@ -1,8 +1,6 @@
-/* attention_flash_sm90.cuh - Shared by the two passes of attention on Hopper: pipelines, tile scheduler,
-   the GEMMs of a warpgroup, epilogue.
-
-   Blocks are warp-specialized and persistent: a producer warpgroup fetches tiles and issues TMA loads, two or three
-   consumer warpgroups own 64 rows each and compute. */
+/* attention_flash_sm90.cuh - Shared by the two passes of attention on Hopper (README.md, "Attention for Hopper"):
+   pipelines, tile scheduler, the GEMMs of a warpgroup, epilogue. A producer warpgroup fetches tiles and issues TMA
+   loads, two or three consumer warpgroups own 64 rows each and compute. */
 #ifndef KERNELS_CUDA_ATTENTION_FLASH_SM90_CUH
 #define KERNELS_CUDA_ATTENTION_FLASH_SM90_CUH
 #include "attention_dropout.cuh"
@@ -17,9 +15,9 @@ enum {
     EPILOGUE_PANEL = EPILOGUE_ROWS * ROW_BYTES,
 };
 
-/* What a call computes: training's attention, causal, with results in bf16; or a part of it: a causal square with
-   results in f32, q0 = 0 or -1, or with out merged, or a rectangle without a mask. The kernels are compiled for each:
-   as fields of Problem the differences would spill registers. */
+/* What a call computes: training's attention, causal, with results in bf16, also with dropout; a causal square with
+   results in f32, q0 = 0 or -1, or with out merged; a rectangle without a mask. The kernels are compiled for each: as
+   fields of Problem the differences would spill registers. */
 enum Part { WHOLE, DROPPED, SQUARE, RECTANGLE };
 
 struct Problem {
@@ -78,9 +76,9 @@ DEVICE void load_tile(const Pipeline<STAGES> &pipeline, int n, uint32_t tiles, i
         cp_async_bulk_tensor_load(to + panel * panel_bytes, map, pipeline.full(n), 64 * panel, h, row, b);
 }
 
-/* ---- tile scheduler: blocks fetch tiles from one counter, in one order, so a tile may wait for tiles before it: their
-   blocks run. The producer fetches a tile when all loads of the one before are issued; one tile earlier, some tiles
-   begin long after later ones that wait for them (8 % of the backward pass at T = 1024, 5 % at 2048). ---- */
+/* ---- tile scheduler: a tile may wait for those fetched before it. The producer fetches one when all loads of the one
+   before are issued; one tile earlier, some tiles begin long after later ones that wait for them (8 % of the backward
+   pass at T = 1024, 5 % at 2048). ---- */
 
 /* b: sequence, -1 = no tile is left; row: the first; loaded: uses of the K and V pipelines before it (forward pass). */
 struct WorkTile { int b, h, row, loaded; };
@@ -260,7 +258,7 @@ template<int KEYS, int QUERIES> DEVICE void draw_mask_sm90(uint8_t *mask, const 
 /* ---- host ---- */
 
 /* TMA tiles of `rows` rows and 64 columns of one head. Outside the head and the sequence zeros are read and nothing is
-   written. Fails unless all rows of t begin on 16 bytes. */
+   written. Fails, like make_result, unless all rows of t begin on 16 bytes. */
 CUtensorMap tensor_map(const char *name, const AttentionSpec *s, Tensor t, int rows);
 Result      make_result(const char *name, const AttentionSpec *s, Tensor t, Into into);
 Part        part_of(const AttentionSpec *s, Into into);     /* into: OVERWRITE in the backward pass */

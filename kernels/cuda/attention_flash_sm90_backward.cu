@@ -4,28 +4,17 @@
        S = q k^T     P = exp(scale S - lse)     dP = dout v^T     dS = P (dP - delta)     delta = rowsum(dout out)
        dv = P^T dout     dk = scale dS^T q     dq = scale dS k
 
-   A block owns 128 keys, 64 per consumer warpgroup, and walks over tiles of the queries that see them. S and dP are
-   transposed, a row per key, so that P^T and dS^T are the A of dv and dk in the registers where they are computed; dS
-   goes through shared memory for dq, of which each warpgroup computes half. A wgmma holds up its warp until the tensor
-   cores have taken those before it, so it overlaps with the arithmetic of the other warpgroup only: the two take turns
-   (ping-pong scheduling), half a step apart. Over time, X = P, dS and the writing of dS:
+   A wgmma holds up its warp until the tensor cores have taken those before it, so it overlaps with the arithmetic of
+   the other warpgroup only: the two take turns, half a step apart. Over time, X = P, dS and the writing of dS:
 
        group 0   S dP |   X    | dV dK S dQ | out dP |   X    | dV dK S dQ | out dP |
        group 1   S dP .  .  X        .  .   | dV dK S dQ | out dP |   X    | dV dK S dQ |
                             the turn passes ^
 
-   dq of a tile is a sum over blocks of keys. The first block stores its part in f32, the next ones add theirs in the
-   L2; the one on the diagonal comes last, adds the sum to its own part in registers and stores bf16: no pass zeroes dq
-   before or converts it after. With `deterministic` each block waits for the one before it, and the bits are the same
-   every time; otherwise the order is arbitrary. Blocks begin with the tile after the diagonal and take the diagonal
-   last, when the other blocks have long added their parts. Tiles are fetched in the order of the keys: a block waits
-   for running blocks only.
+   How dq is summed over the blocks of keys: README.md, "dQ" and "Parts".
 
-   Without a mask no block comes last: all of them add to the sum, and a kernel of its own scales it and writes dq. The
-   blocks of a head begin at different tiles of queries and go round.
-
-   With dropout each warp draws the mask M of its keys between the exponentials. c, the scale of M, is left out:
-   dv = c (M o P)^T dout, dS = P o (M o dP - delta / c), and dk and dq are multiplied by c in their epilogues. */
+   With dropout c, the scale of the mask M, is left out: dv = c (M o P)^T dout, dS = P o (M o dP - delta / c), and dk
+   and dq are multiplied by c in their epilogues. */
 #include "attention_flash_sm90.cuh"
 
 struct Maps { CUtensorMap q, k, v, dout; Result dq, dk, dv; };
@@ -96,8 +85,8 @@ template<class F> struct Shared {
 };
 
 /* The tiles of queries that see the block of keys from `row` on, in the order in which they are taken: the blocks of a
-   head are each at another tile, so that they do not add to the same part of dq at once; the diagonal's come last, in
-   reverse. Without a mask there is none, and the tiles are taken in a circle. */
+   head are each at another tile, so that they do not add to the same part of dq at once. The diagonal's come last, in
+   reverse, when the other blocks have long added their parts; without a mask the tiles are taken in a circle. */
 template<class F> struct QueryTiles {
     int first, count, diagonal;     /* the last `diagonal` tiles are on the diagonal */
     QueryTiles() = default;
@@ -575,7 +564,7 @@ template<int PANELS, Part PART> static void launch(const AttentionSpec *s, const
     const float heads = s->deterministic ? 16000 / sqrtf((float)s->Tq * F::COLUMNS) : 1.92f * cuda_sm_count() / tiles;
     Problem p = make_problem(s, o, (int64_t)ceilf(heads));
     p.tiles = tiles;
-    attention_check_rows("out", o->out);        /* the other operands: tensor_map */
+    require_aligned_rows("attention", { o->out });
     REQUIRE((uintptr_t)o->work % 16 == 0, "attention: workspace at %p, want a multiple of 16 bytes", o->work);
     float *const lse2 = (float *)((char *)o->work + semaphore_bytes(s)), *const delta = lse2 + padded_rows(s);
     const Workspace w = { lse2, delta, delta + padded_rows(s), (int *)o->work, padded(s->Tq) / F::QT, padded(s->Tq) };

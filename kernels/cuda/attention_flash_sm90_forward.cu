@@ -1,20 +1,14 @@
-/* attention_flash_sm90_forward.cu - out = softmax(scale q k^T, causal) v on Hopper: tiles and online
-   softmax as in FlashAttention-2 (Dao 2023, arXiv 2307.08691), warp specialization and the overlap of softmax and GEMMs
-   as in FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608).
-
-   A consumer warpgroup owns 64 queries and walks over blocks of 128 keys, from the diagonal to the first. Each step
-   issues S = Q K^T of a block and, behind it, O += P V of the block before; the softmax of the block overlaps with the
-   latter. The first S of a tile is issued behind the last O += P V of the tile before, and computed while that tile's
-   out is stored. Over time, for one warpgroup:
+/* attention_flash_sm90_forward.cu - out = softmax(scale q k^T, causal) v on Hopper: tiles and online softmax as in
+   FlashAttention-2 (Dao 2023, arXiv 2307.08691), warp specialization and the overlap of softmax and GEMMs as in
+   FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608). Over time, for one of the warpgroups, which each walk from the
+   diagonal to the first keys:
 
        tensor cores   O+=Pn Vn S0  .           S1 O+=P0 V0 .      S2 O+=P1 V1 .      ..
        other units             store  mask,P0     max,P1             max,P2          ..
        waits for      V n      K 0             K 1 V 0            K 2 V 1
 
    The other warpgroups run out of step with it and fill the gaps. (ptxas 13.0 moves the wait for O += P V up into the
-   exponentials. Preventing that is no faster: the other warpgroups fill this gap, too.)
-
-   Long sequences at head sizes above 64: a cluster of two blocks shares K and V; each loads half of them for both. */
+   exponentials. Preventing that is no faster: the other warpgroups fill this gap, too.) */
 #include "attention_flash_sm90.cuh"
 #include <cfloat>
 
@@ -26,9 +20,8 @@ static constexpr float SLACK = 8.0f;    /* row_max may lie this much (log2) belo
 struct Maps { CUtensorMap q, k, v; Result out; };
 
 /* Tile shape and shared memory. GROUPS consumer warpgroups take neighbouring rows of one head, rotated from tile to
-   tile, since later rows have more work, and share the K and V pipelines, which are deep enough for them to be out of
-   step. A cluster of BLOCKS shares K and V as well: a tile is as large as the rows of its blocks, which load one panel
-   each and multicast it. */
+   tile, since later rows have more work, and share the K and V pipelines. So do the BLOCKS of a cluster: a tile has the
+   rows of all of them; each loads one panel of K and V and multicasts it. */
 template<int PANELS_, int GROUPS_, int STAGES_, int BLOCKS_, Part PART_> struct Forward {
     static constexpr Part PART = PART_;
     static constexpr int BLOCKS = BLOCKS_;      /* of a cluster */
@@ -62,8 +55,8 @@ template<int PANELS_, int GROUPS_, int STAGES_, int BLOCKS_, Part PART_> struct 
         const int unit = GROUP_ROWS * BLOCKS, rows = (T + unit - 1) / unit * unit;
         return rows - (rows + ROWS - 1) / ROWS * ROWS;
     }
-    /* First row of a group in the block's n-th tile. Of a cluster's tile each block takes rows of the upper half and of
-       the lower, so that both skip the first keys with one group only. */
+    /* First row of a group in the block's n-th tile. The blocks of a cluster take rows by turns: each skips the first
+       keys with one group only. */
     static DEVICE int group_row(const WorkTile &t, int group, int n) {
         if (BLOCKS > 1) return t.row + ((group + n) % GROUPS * BLOCKS + cluster_rank()) * GROUP_ROWS;
         return t.row + (group + n) % GROUPS * GROUP_ROWS;
@@ -265,8 +258,7 @@ template<class F> struct Consumer {
         return grown;
     }
 
-    /* s = P = 2^(s - row_max). row_sum takes P before it is rounded to bf16, so that the rows of P that the
-       backward pass recomputes from lse add up to 1. */
+    /* s = P = 2^(s - row_max). row_sum takes P before it is rounded to bf16: backward recomputes P from lse. */
     template<int N> DEVICE void exponentials(float (&s)[N]) {
         #pragma unroll
         for (int j = 0; j < N / 4; j++)

@@ -1,6 +1,5 @@
 /* attention_list.c - The attentions of this backend, best first. */
 #include "attention_cuda.h"
-#include "../check.h"
 
 const Attention *const attention_list[] = {
     &attention_flash_sm90, &attention_decode, &attention_flash_sm80, &attention_flash_f32, &attention_naive, NULL
@@ -22,12 +21,6 @@ const char *attention_refuse_in_bf16(const AttentionSpec *s) {
     if (!(s->scale > 0))   return "the scale of the scores is not above 0";
     if (s->position)       return "this kernel takes no position from the device";
     return NULL;
-}
-
-void attention_check_rows(const char *name, Tensor t) {
-    REQUIRE((uintptr_t)t.data % 16 == 0 && t.pitch % 8 == 0,
-            "attention: %s begins at %p and has pitch %lld, want rows on 16 bytes: a pitch that is a multiple of 8",
-            name, t.data, (long long)t.pitch);
 }
 
 int attention_heads_in_flight(const AttentionSpec *s) {

@@ -1,5 +1,4 @@
-/* attention_mma.cuh - Tiles in shared memory and GEMMs of a warp, by ldmatrix, mma.sync and cp.async, for
-   the attention of compute capability 8.0 and newer. bf16 in, f32 sums.
+/* attention_mma.cuh - Tiles in shared memory and GEMMs of a warp by ldmatrix, mma.sync and cp.async, bf16 in, f32 sums.
 
    Fragments of mma.m16n8k16, g = lane / 4, c = lane % 4 (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
      A (16,16)  a0 (g, 2c..2c+1)  a1 (g+8, 2c..)  a2 (g, 2c+8..)  a3 (g+8, 2c+8..)

@@ -1,10 +1,6 @@
-/* attention_naive.cu - Attention as the formula says, all of P in memory: the baseline for flash. Batched
-   GEMMs by cuBLAS over the heads of many sequences, with q, k and v as they lie, and one softmax kernel each way.
-
-   Memory traffic bounds the time: of the (T,T) matrices of a head forward writes and reads the scores and P, backward
-   reads P twice, writes and reads dP, writes dS and reads it twice. P and dS have the data type of the run, scores and
-   dP are f32: rounded to bf16, a score of 9 would be off by up to 0.03, and P by 3 %. With a causal mask the rows are
-   divided into blocks, whose GEMMs take only the keys up to the end of the block: 62 % of the matrices at T = 1024. */
+/* attention_naive.cu - Attention as the formula says, all of P in memory: the baseline for flash. Batched GEMMs by
+   cuBLAS and one softmax kernel each way (README.md, "Attention in f32 and naive"). P and dS have the data type of the
+   run, scores and dP are f32: rounded to bf16, a score of 9 would be off by up to 0.03, and P by 3 %. */
 #include <type_traits>
 #include <cublas_v2.h>
 #include "attention_cuda.h"
@@ -362,8 +358,8 @@ static void forward(const AttentionSpec *s, const AttentionOperands *o) {
 }
 
 /* dv = P^T dout, dP = dout v^T, dS = scale P (dP - rowsum(P dP)), dq = dS k, dk = dS^T q; with dropout
-   dv = (M o P)^T dout / keep, dP = M o (dout v^T) / keep. dk and dv are of blocks of keys, which take the rows that see
-   them, those of the blocks from theirs on: no sum goes through memory. */
+   dv = (M o P)^T dout / keep, dP = M o (dout v^T) / keep. No sum of dk and dv goes through memory: a block of keys
+   takes all rows that see it. */
 static void backward(const AttentionSpec *s, const AttentionOperands *o) {
     const bool drops = s->dropout.rate > 0;
     const float keep_scale = drops ? dropout_scale(s->dropout.rate) : 1;
