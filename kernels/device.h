@@ -40,8 +40,8 @@ int          device_count(void);
 DeviceInfo   device_info(void);
 DeviceHealth device_health(void);               /* a call can take milliseconds, the first one much longer */
 const char  *device_refuse_dtype(DType dtype);  /* NULL, or why this backend cannot compute in it */
-/* NULL, or the row lengths that this backend wants: ops other than matmul and attention access rows 16 bytes at a time
-   on a GPU, and LayerNorm has one in registers. */
+/* NULL, or the row lengths that this backend wants: a GPU's ops other than matmul and attention access rows 16 bytes at
+   a time. */
 const char  *device_refuse_channels(int64_t channels);
 
 void *device_alloc(size_t bytes, const char *what);    /* zeroed, aligned to 256 bytes; errors name what */

@@ -114,9 +114,9 @@ const char *device_refuse_dtype(DType dtype) {
     return dtype == F32 || dtype == BF16 ? NULL : "the GPU computes in f32 and bf16 only";
 }
 
-/* A row is in the registers of a warp in layernorm.cu. */
+/* The limit is that of a row in the registers of a block (layernorm.cu). */
 const char *device_refuse_channels(int64_t channels) {
-    return channels % 8 || channels > 2048 ? "want a multiple of 8 on a GPU, at most 2048" : NULL;
+    return channels % 8 || channels > 16384 ? "want a multiple of 8 on a GPU, at most 16384" : NULL;
 }
 
 void *device_alloc(size_t bytes, const char *what) {

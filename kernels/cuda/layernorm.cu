@@ -1,38 +1,40 @@
-/* LayerNorm. A row is held in the registers of one warp (forward) or of a team of one to eight warps (backward), and is
-   read once. */
+/* LayerNorm. Rows of up to 2048 columns are held in the registers of one warp (forward) or of a team of one to eight
+   warps (backward), and are read once. Longer rows are in a block of 1024 threads each. */
 #include "partial_sums.cuh"
 #include "ptx.cuh"
 extern "C" {
 #include "../layernorm.h"
 }
 
-enum { FORWARD_WARPS = 4 };
+enum { WARP = 32, WIDE = 1024 };        /* threads of a row: of up to NARROW_COLUMNS, and of more */
+enum { NARROW_COLUMNS = 2048 };
 
 static constexpr float EPS = 1e-5f;
 
-static void check_rows(const char *op, Tensor x, std::initializer_list<Tensor> tensors) {
-    const char *refusal = device_refuse_channels(tensor_columns(x));
-    REQUIRE(!refusal, "%s: %lld columns, %s", op, (long long)tensor_columns(x), refusal);
-    require_aligned_rows(op, tensors);
-}
-
 /* ---- forward */
+
+template <int TEAM> constexpr int BLOCK = TEAM == WARP ? 128 : TEAM;
+
+template <int TEAM> __device__ inline float sum_over(float x) {
+    if constexpr (TEAM == WARP) return warp_sum(x);
+    else                        return block_sum(x);
+}
 
 /* The variance is that of the differences from the mean, a second pass over registers. The sum is normalised as it is
    stored, rounded: the backward pass reads it and must see the same x. sum may be the memory of x: each element is read
    and then written by one lane only. */
-template <class T, int PACKS> __global__ void __launch_bounds__(32 * FORWARD_WARPS)
+template <class T, int PACKS, int TEAM = WARP> __global__ void __launch_bounds__(BLOCK<TEAM>)
 layernorm_forward_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x, const T *branch,
                          const T *weight, const T *bias, int64_t rows, int C) {
     wait_for_previous();
     constexpr int SIZE = Pack<T>::SIZE;
-    const int lane = threadIdx.x % 32;
-    const int64_t row = (int64_t)blockIdx.x * FORWARD_WARPS + threadIdx.x / 32, at = row * C;
+    const int lane = threadIdx.x % TEAM;
+    const int64_t row = (int64_t)blockIdx.x * (BLOCK<TEAM> / TEAM) + threadIdx.x / TEAM, at = row * C;
     if (row >= rows) return;
     Pack<T> pack[PACKS], added[PACKS];
     #pragma unroll
     for (int j = 0; j < PACKS; j++) {
-        const int c = (32 * j + lane) * SIZE;
+        const int c = (TEAM * j + lane) * SIZE;
         pack[j].bits = added[j].bits = make_uint4(0, 0, 0, 0);
         if (c < C) pack[j] = Pack<T>::load(x + at + c);
         if (c < C && branch) added[j] = Pack<T>::load_once(branch + at + c);
@@ -40,7 +42,7 @@ layernorm_forward_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x
     float value[PACKS][SIZE], total = 0, squares = 0;
     #pragma unroll
     for (int j = 0; j < PACKS; j++) {
-        const int c = (32 * j + lane) * SIZE;
+        const int c = (TEAM * j + lane) * SIZE;
         pack[j].to_float(value[j]);
         if (branch) {
             float f[SIZE];
@@ -52,16 +54,16 @@ layernorm_forward_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x
         }
         for (int k = 0; k < SIZE; k++) total += value[j][k];
     }
-    const float mu = warp_sum(total) / (float)C;
+    const float mu = sum_over<TEAM>(total) / (float)C;
     #pragma unroll
     for (int j = 0; j < PACKS; j++) {
-        if ((32 * j + lane) * SIZE >= C) continue;
+        if ((TEAM * j + lane) * SIZE >= C) continue;
         for (int k = 0; k < SIZE; k++) squares += (value[j][k] - mu) * (value[j][k] - mu);
     }
-    const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)C + EPS);
+    const float scale = 1.0f / sqrtf(sum_over<TEAM>(squares) / (float)C + EPS);
     #pragma unroll
     for (int j = 0; j < PACKS; j++) {
-        const int c = (32 * j + lane) * SIZE;
+        const int c = (TEAM * j + lane) * SIZE;
         if (c >= C) continue;
         float w[SIZE], b[SIZE];
         Pack<T>::load(weight + c).to_float(w);
@@ -78,23 +80,26 @@ layernorm_forward_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x
 template <class T> static void forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                                        Tensor x, Tensor branch, Tensor weight, Tensor bias) {
     constexpr int SIZE = Pack<T>::SIZE;
-    const int64_t rows = tensor_rows(x), C = tensor_columns(x);
-    const auto layernorm_forward = C <= 256  ? layernorm_forward_kernel<T,  8 / SIZE>
+    const int64_t rows = tensor_rows(x), C = tensor_columns(x), threads = C > NARROW_COLUMNS ? WIDE : BLOCK<WARP>;
+    const int64_t block_rows = C > NARROW_COLUMNS ? 1 : BLOCK<WARP> / WARP;
+    const auto layernorm_forward = C > NARROW_COLUMNS ? layernorm_forward_kernel<T, 16 / SIZE, WIDE>
+                                 : C <= 256  ? layernorm_forward_kernel<T,  8 / SIZE>
                                  : C <= 512  ? layernorm_forward_kernel<T, 16 / SIZE>
                                  : C <= 768  ? layernorm_forward_kernel<T, 24 / SIZE>
                                  : C <= 1024 ? layernorm_forward_kernel<T, 32 / SIZE>
                                  : C <= 1280 ? layernorm_forward_kernel<T, 40 / SIZE>
                                              : layernorm_forward_kernel<T, 64 / SIZE>;
-    LAUNCH_EARLY(layernorm_forward, (unsigned)ceil_div(rows, FORWARD_WARPS), 32 * FORWARD_WARPS, 0, sum, normed, mean,
-                 rstd, x, branch, weight, bias, rows, C);
+    LAUNCH_EARLY(layernorm_forward, (unsigned)ceil_div(rows, block_rows), (unsigned)threads, 0, sum, normed, mean, rstd,
+                 x, branch, weight, bias, rows, C);
 }
 
 void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                                 Tensor x, Tensor branch, Tensor weight, Tensor bias) {
     check_residual_layernorm(sum, normed, mean, rstd, x, branch, weight, bias);
-    check_rows("layernorm", x, { x, normed, weight, bias, branch, sum });
+    require_aligned_rows("layernorm", { x, normed, weight, bias, branch, sum });
     op_begin("residual layernorm", op_bytes(branch.data ? 6 : 4, normed, mean, rstd, x, branch, sum), 0);
-    (x.dtype == BF16 ? forward<bf16> : forward<float>)(sum, normed, mean, rstd, x, branch, weight, bias);
+    if (x.dtype == BF16) forward<bf16>(sum, normed, mean, rstd, x, branch, weight, bias);
+    else                 forward<float>(sum, normed, mean, rstd, x, branch, weight, bias);
     op_end();
 }
 
@@ -254,17 +259,71 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
     }
 }
 
+/* Longer rows. A block has every gridDim.x-th row, and its column sums in shared memory: (3, SIZE, C / SIZE), so that
+   neighbouring threads, which have neighbouring packs, use different banks. A thread adds to its own columns only. */
+template <class T> __global__ void __launch_bounds__(WIDE)
+layernorm_backward_wide_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x, const float *mean,
+                               const float *rstd, const T *weight, int64_t rows, int C, bool add) {
+    wait_for_previous();
+    constexpr int SIZE = Pack<T>::SIZE;
+    extern __shared__ float total[];
+    const int packs = C / SIZE;
+    for (int i = threadIdx.x; i < 3 * C; i += WIDE) total[i] = 0;
+    __syncthreads();
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        const float mu = mean[row], scale = rstd[row];
+        const int64_t at = row * C;
+        float g_sum = 0, gx_sum = 0, value[SIZE], dn[SIZE], w[SIZE];
+        for (int p = threadIdx.x; p < packs; p += WIDE) {
+            load_floats(value, x + at + p * SIZE);
+            load_floats(dn, dnormed + at + p * SIZE);
+            load_floats(w, weight + p * SIZE);
+            for (int k = 0; k < SIZE; k++) {
+                const float normed = (value[k] - mu) * scale, g = dn[k] * w[k];
+                total[k * packs + p] += dn[k] * normed;
+                total[(SIZE + k) * packs + p] += dn[k];
+                g_sum += g;
+                gx_sum += g * normed;
+            }
+        }
+        const float g_mean = block_sum(g_sum) / (float)C, gx_mean = block_sum(gx_sum) / (float)C;
+        for (int p = threadIdx.x; p < packs; p += WIDE) {
+            float to[SIZE] = {};
+            load_floats(value, x + at + p * SIZE);
+            load_floats(dn, dnormed + at + p * SIZE);
+            load_floats(w, weight + p * SIZE);
+            if (add) load_floats(to, dx + at + p * SIZE);
+            for (int k = 0; k < SIZE; k++) {
+                to[k] += scale * (dn[k] * w[k] - g_mean - (value[k] - mu) * scale * gx_mean);
+                total[(2 * SIZE + k) * packs + p] += to_float(from_float<T>(to[k]));
+            }
+            store_floats(dx + at + p * SIZE, to);
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < sums.columns; i += WIDE)
+        sums.partial[(int64_t)blockIdx.x * sums.columns + i] = total[(i / C * SIZE + i % SIZE) * packs + i % C / SIZE];
+}
+
 /* The number of blocks is what the 132 SMs of an H200 hold, on any card: the order of the sums, and so their bits,
    depend on the shape alone. */
 template <class T> static void backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
                                         Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into into) {
     const int64_t rows = tensor_rows(x), C = tensor_columns(x);
-    const int team_warps = (int)ceil_div(C, 32 * COLUMNS), teams = MAX_WARPS<T> / team_warps;
-    const int warps = teams * team_warps;
-    const int64_t blocks = min((int64_t)132 * (RESIDENT_WARPS<T> / warps), ceil_div(rows, TOGETHER * teams));
+    const bool wide = C > NARROW_COLUMNS, add = dx_into == ACCUMULATE;
+    const int team_warps = (int)ceil_div(C, 32 * COLUMNS), teams = wide ? 1 : MAX_WARPS<T> / team_warps;
+    const int warps = wide ? 12 : teams * team_warps;
+    int64_t blocks = wide ? min((int64_t)132, rows)
+                          : min((int64_t)132 * (RESIDENT_WARPS<T> / warps), ceil_div(rows, TOGETHER * teams));
+    blocks = min(blocks, PARTIAL_COUNT / (3 * C));
+    const int64_t sum_bytes = 3 * teams * C * (int64_t)sizeof(float), staged_bytes = 32 * warps * STAGED_BYTES<T>;
     const PartialSums sums = partial_sums(blocks, dweight, dbias, dx_sum, into);
-    LAUNCH_EARLY(layernorm_backward_kernel<T>, (unsigned)blocks, 32 * warps, 32 * warps * STAGED_BYTES<T>, sums,
-                 dx, dnormed, x, mean, rstd, weight, rows, C, 1.0f / (float)C, team_warps, dx_into == ACCUMULATE);
+    if (wide)
+        LAUNCH_EARLY(layernorm_backward_wide_kernel<T>, (unsigned)blocks, WIDE, sum_bytes, sums, dx, dnormed, x, mean,
+                     rstd, weight, rows, C, add);
+    else
+        LAUNCH_EARLY(layernorm_backward_kernel<T>, (unsigned)blocks, 32 * warps, max(sum_bytes, staged_bytes), sums, dx,
+                     dnormed, x, mean, rstd, weight, rows, C, 1.0f / (float)C, team_warps, add);
     device_side_begin();
     partial_sums_add(sums, warps);
     device_side_end();
@@ -273,7 +332,7 @@ template <class T> static void backward(Tensor dx, Tensor dweight, Tensor dbias,
 void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
                         Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into into) {
     check_layernorm_backward(dx, dweight, dbias, dx_sum, dnormed, x, mean, rstd, weight);
-    check_rows("layernorm backward", x, { dx, dnormed, x, weight });
+    require_aligned_rows("layernorm backward", { dx, dnormed, x, weight });
     op_begin("layernorm backward", op_bytes(dx_into == ACCUMULATE ? 6 : 5, dx, dnormed, x, mean, rstd, dx), 0);
     (x.dtype == BF16 ? backward<bf16> : backward<float>)(dx, dweight, dbias, dx_sum, dnormed, x, mean, rstd, weight,
                                                          dx_into, into);
