@@ -34,7 +34,7 @@ void text_check(FileMap map, const char *path, DocumentKind kind, int is_bytes) 
     }
     if (nul) print_line(stdout, "%s: byte %zu is NUL, which texts do not have", path, (size_t)(nul - text));
     if (kind != DOCUMENT_JSONL && utf8_mark(text, size)) print_line(stdout, "%s: byte order mark, read as text", path);
-    if (kind != DOCUMENT_JSONL && memmem(text, size, "\r\n", 2))
+    if ((kind == DOCUMENT_FILE || kind == DOCUMENT_MARK) && memmem(text, size, "\r\n", 2))
         print_line(stdout, "%s: lines end with CR LF, read as text", path);
     if (kind != DOCUMENT_JSONL && map.size >= 2 && !memcmp(text, "{\"", 2))
         print_line(stdout, "%s: looks like JSONL, is read as text; --documents jsonl reads a field of each line", path);

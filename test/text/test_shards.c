@@ -302,6 +302,10 @@ static void open_texts(void *path) {
     texts_close(&t);
 }
 
+static void check_lines(void *text) {
+    text_check((FileMap){ text, (int64_t)strlen(text) }, "lines", DOCUMENT_LINE, 0);
+}
+
 /* A mark behind the first MiB, and a NUL in it; as bytes and as tokens. Other encodings are refused as tokens. */
 static void notices(void) {
     char *path = put_long_text("noticed.txt", 2000000), *text = strdup(text_of(path));
@@ -317,6 +321,7 @@ static void notices(void) {
                strstr(printed, "CR LF, read as text") && strstr(printed, "contains <|endoftext|>, read as text"), "%s",
                printed);
     }
+    EXPECT(!*printed_on(1, check_lines, "one\r\ntwo\r\n"), "CR LF, of which lines keep nothing");
     static const char *const other[] = { "caf\xe9 na\xefve", "`O}Y\fTBf(W?T&^Nw" "\x80\x4e\x87\x65\x2c\x67\x8c\x9a" };
     for (int i = 0; i < COUNT(other); i++) {            /* Latin-1; Chinese in UTF-16LE without a mark */
         put_text(path, other[i]);
