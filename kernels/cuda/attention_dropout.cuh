@@ -32,7 +32,6 @@ DEVICE void store_block(uint8_t *mask, Random64 kept, int row, int column) {
     constexpr int WIDTH = KEYS / 8;
     __syncwarp();               /* all lanes have read what was there */
     if (KEYS * QUERIES == 2048 || 8 * row < QUERIES)
-        #pragma unroll
         for (int i = 0; i < 8; i++) mask[(8 * row + i) * WIDTH + column] = kept.word[i / 4] >> 8 * (i % 4);
     __syncwarp();
 }

@@ -117,7 +117,6 @@ __device__ inline void add_matmul(typename Shape<D>::Sums &sums, float *shared, 
                 const Columns row = *(const Columns *)(b + (k + e) * Shape<D>::PITCH + LANES * WIDTH * n + WIDTH * x);
                 #pragma unroll
                 for (int i = 0; i < ROWS; i++)
-                    #pragma unroll
                     for (int c = 0; c < WIDTH; c++) sums[i][n].e[c] += w[i].e[e] * row.e[c];
             }
     }

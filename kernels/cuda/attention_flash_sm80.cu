@@ -155,7 +155,6 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v, Atte
                 total[m][h] *= rescale;
                 #pragma unroll
                 for (int n = 0; n < 2 * KS; n++)
-                    #pragma unroll
                     for (int e = 2 * h; e < 2 * h + 2; e++) sums[m][n][e] *= rescale;
             });
 
@@ -163,7 +162,6 @@ void flash_forward(Problem p, View out, float *lse, View q, View k, View v, Atte
         each_row<F::MT>([&](int m, int h) {
             #pragma unroll
             for (int n = 0; n < F::STREAM / 8; n++)
-                #pragma unroll
                 for (int e = 2 * h; e < 2 * h + 2; e++) {
                     s[m][n][e] = ex2(s[m][n][e] * scale2 - row_max[m][h]);
                     total[m][h] += s[m][n][e];
@@ -215,7 +213,6 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
         for (int k16 = 0; k16 < KS; k16++) {
             uint32_t a[4];
             ldmatrix(a, across.at(dout_tile + own * PITCH, m, k16));
-            #pragma unroll
             for (int t = 0; t < 4; t++) {
                 const int i = first + 16 * m + t % 2 * 8 + g, column = 16 * k16 + t / 2 * 8 + 2 * c;
                 if (i >= p.Tq || column >= p.HS) continue;
@@ -224,7 +221,6 @@ void flash_backward_q(Problem p, View dq, float *delta, View dout, View out, con
                 mean[m][t % 2] += x.x * __uint_as_float(a[t] << 16) + x.y * __uint_as_float(a[t] & 0xffff0000u);
             }
         }
-        #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int i = first + 16 * m + 8 * h + g;
             const int64_t at = (int64_t)tile.head * p.Tq + i;
@@ -333,7 +329,6 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
                 const float2 row_lse = *(const float2 *)(lse_tile + 8 * n);
                 #pragma unroll
                 for (int m = 0; m < F::MT; m++)
-                    #pragma unroll
                     for (int e = 0; e < 4; e++)
                         s[m][n][e] = ex2(s[m][n][e] * scale2 - (e % 2 ? row_lse.y : row_lse.x) * LOG2E);
             }
@@ -351,7 +346,6 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
                 const float2 mean = *(const float2 *)(lse_tile + F::STREAM + 8 * n);
                 #pragma unroll
                 for (int m = 0; m < F::MT; m++)
-                    #pragma unroll
                     for (int e = 0; e < 4; e++)
                         s[m][n][e] *= kept.keep(d[m][n][e], m, n, e) - (e % 2 ? mean.y : mean.x);
             }

@@ -71,7 +71,6 @@ DEVICE void load_tile(const Pipeline<STAGES> &pipeline, int n, uint32_t tiles, i
                       int b, int h, int row, int more_bytes = 0) {
     const uint32_t to = tiles + pipeline.stage(n) * (PANELS * panel_bytes);
     mbarrier_arrive_expect_tx(pipeline.full(n), PANELS * panel_bytes + more_bytes);
-    #pragma unroll
     for (int panel = 0; panel < PANELS; panel++)
         cp_async_bulk_tensor_load(to + panel * panel_bytes, map, pipeline.full(n), 64 * panel, h, row, b);
 }
@@ -216,7 +215,6 @@ DEVICE void store_staged_rows(uint32_t staging, const Result &to, int b, int h, 
     fence_proxy_async();
     __syncwarp();
     if (lane_id() == 0) {
-        #pragma unroll
         for (int panel = 0; panel < PANELS; panel++)
             cp_async_bulk_tensor_store(&to.map, staging + panel * EPILOGUE_PANEL, column + 64 * panel, h, row, b);
         cp_async_bulk_commit_group();

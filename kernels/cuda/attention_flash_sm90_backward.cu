@@ -146,7 +146,6 @@ void flash_backward_rows(const Problem p, const Workspace w, const float *lse, T
             float a[8], b[8];
             Pack<bf16>::load_once(x + i * out.pitch).to_float(a);
             Pack<bf16>::load(y + i * dout.pitch).to_float(b);
-            #pragma unroll
             for (int n = 0; n < 8; n++) sum += a[n] * b[n];
         }
         sum = warp_sum<LANES>(sum);
@@ -236,7 +235,6 @@ void flash_backward_dq(const Problem p, const Workspace w, Result dq) {
     const float4 *sum = (const float4 *)dq_accumulator<F>(w, head, tile) + threadIdx.x / 32 * 256 + lane_id();
     const int row = tile * F::QT + threadIdx.x / 32 % 4 * 16 + (F::PANELS == 1 ? 64 * half : 0);
     float x[32];
-    #pragma unroll
     for (int j = 0; j < 8; j++) {
         const float4 part = __ldcs(sum + 32 * j);
         x[4 * j]     = part.x;
@@ -322,7 +320,6 @@ template<class F> struct Consumer {
         const int first = F::PART == RECTANGLE ? 0 : key - queries.tile(i) * F::QT - (F::PART == SQUARE ? p.q0 : 0);
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++)
-            #pragma unroll
             for (int e = 0; e < 4; e++)
                 if (F::PART == RECTANGLE ? key + e / 2 * 8 >= p.Tk : 8 * j + 2 * c + e % 2 < first + e / 2 * 8)
                     s[4 * j + e] = value;
@@ -344,7 +341,6 @@ template<class F> struct Consumer {
         #pragma unroll
         for (int j = 0; j < F::QT / 8; j++) {
             const float2 l = j < EARLY ? early[j] : *(const float2 *)(lse2 + 8 * j);
-            #pragma unroll
             for (int e = 0; e < 4; e++) s[4 * j + e] = ex2(s[4 * j + e] * scale2 - (e % 2 ? l.y : l.x));
         }
         if (masked && MASK_LAST) mask(s, i, 0);
@@ -364,7 +360,6 @@ template<class F> struct Consumer {
         for (int j = 0; j < F::QT / 8; j++) {
             const float2 m = *(const float2 *)(delta + 8 * j);
             const uint32_t bits = F::DROPOUT ? ((const uint32_t *)warp_mask())[4 * j + c] << (7 - g) : 0;
-            #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const float p0 = r.s[4 * j + 2 * i], p1 = r.s[4 * j + 2 * i + 1];
                 const float dp0 = r.dp[4 * j + 2 * i], dp1 = r.dp[4 * j + 2 * i + 1];
@@ -386,7 +381,6 @@ template<class F> struct Consumer {
     /* To shared memory, where accumulate_dq reads it; on the diagonal it stays there for the epilogue. */
     DEVICE void write_dq(const float (&dq)[32], int sent) {
         dq_pipeline.acquire(sent);
-        #pragma unroll
         for (int j = 0; j < 8; j++)
             dq_staging()[32 * j] = make_float4(dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
     }
@@ -416,7 +410,6 @@ template<class F> struct Consumer {
         float dq_before[32];
         dq_pipeline.acquire(sent);
         if constexpr (F::QT < KEYS && F::PART != RECTANGLE)
-            #pragma unroll
             for (int j = 0; j < 8; j++) *(float4 *)(dq_before + 4 * j) = dq_staging()[32 * j];
         wgmma_wait_group<1>();
         wgmma_fence_operand(r.dv);
@@ -443,16 +436,13 @@ template<class F> struct Consumer {
         issue_dq(dq, uniform_stage(used), F::QT);     /* the diagonal's first tile: its QT queries see QT keys */
         float4 others[8];
         shared.summed(group).wait(n);
-        #pragma unroll
         for (int j = 0; j < 8; j++) others[j] = load_dq(tile, j);
         store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, dqk_scale, dqk_scale);
         if (two)
-            #pragma unroll
             for (int j = 0; j < 8; j++) add(dq_before, j, load_dq(tile + 1, j));
         wgmma_wait_group<0>();
         wgmma_fence_operand(dq);
         shared.k.release(n);
-        #pragma unroll
         for (int j = 0; j < 8; j++) add(dq, j, others[j]);
         store_dq(staging, dq, tile);
         if (two) store_dq(staging, dq_before, tile + 1);

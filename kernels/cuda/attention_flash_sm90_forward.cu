@@ -228,7 +228,6 @@ template<class F> struct Consumer {
             int x[2] = { __float_as_int(s[0]), __float_as_int(s[2]) };
             #pragma unroll
             for (int j = 0; j < N / 4; j++)
-                #pragma unroll
                 for (int i = 0; i < 2; i++)
                     x[i] = max(max(x[i], __float_as_int(s[4 * j + 2 * i])), __float_as_int(s[4 * j + 2 * i + 1]));
             top[0] = __int_as_float(x[0]);
@@ -242,11 +241,9 @@ template<class F> struct Consumer {
         float top[2];
         thread_max(top, s, exact);
         bool grown = false;
-        #pragma unroll
         for (int i = 0; i < 2; i++) grown |= top[i] * scale2 > r.row_max[i] + SLACK;
         grown = __any_sync(0xffffffffu, grown);
         if (grown) {
-            #pragma unroll
             for (int i = 0; i < 2; i++) {
                 top[i] = quad_max(top[i]);
                 top[i] = fmaxf(top[i] * scale2 + tie_breaker(top[i]), r.row_max[i]);
@@ -262,7 +259,6 @@ template<class F> struct Consumer {
     template<int N> DEVICE void exponentials(float (&s)[N]) {
         #pragma unroll
         for (int j = 0; j < N / 4; j++)
-            #pragma unroll
             for (int e = 0; e < 4; e++) {
                 s[4 * j + e] = ex2(s[4 * j + e] * scale2 - r.row_max[e / 2]);
                 r.row_sum[e / 2] += s[4 * j + e];
@@ -293,7 +289,6 @@ template<class F> struct Consumer {
             for (int x = 0; x < N / 16; x++) {
                 const uint32_t word = x == 0 ? bits.x : x == 1 ? bits.y : x == 2 ? bits.z : bits.w;
                 const uint32_t even = word << (7 - column), odd = word << (6 - column);
-                #pragma unroll
                 for (int j = 0; j < 4; j++) r.p[8 * x + 2 * j + i] &= prmt(even, odd, 0xcc88 + 0x1111 * j);
             }
         }
@@ -323,7 +318,6 @@ template<class F> struct Consumer {
     /* out and lse = the merge of what they hold, where p.merges, with this tile's. Rows without a key: 0 and -inf. */
     DEVICE void merge_out() {
         float factor[2], keep[2];
-        #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float total = quad_sum(r.row_sum[i]), part = r.row_max[i] + log2f(total);
             const int query = out.row + row + 8 * i;
@@ -342,7 +336,6 @@ template<class F> struct Consumer {
         for (int j = 0; j < 4 * F::PANELS; j++) {
             uint32_t x[4];
             ldmatrix(x, staged_rows(staging(), j));
-            #pragma unroll
             for (int i = 0; i < 4; i++)
                 x[i] = bf16_pair(keep[i % 2] * __uint_as_float(x[i] << 16) + factor[i % 2] * r.o[8 * j + 2 * i],
                                  keep[i % 2] * __uint_as_float(x[i] & 0xffff0000)
@@ -366,7 +359,6 @@ template<class F> struct Consumer {
                 return;
             }
         float normalise[2];
-        #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float total = quad_sum(r.row_sum[i]);
             const int query = out.row + row + 8 * i;
@@ -392,7 +384,6 @@ template<class F> struct Consumer {
         const int last = F::PART == RECTANGLE ? (p.Tk - 1) % 64 : F::PART == SQUARE ? row + p.q0 : row;
         #pragma unroll
         for (int j = N / 4 - 8; j < N / 4; j++)
-            #pragma unroll
             for (int e = 0; e < 4; e++)
                 if (8 * j + column + e % 2 - (2 * N - 64) > last + (F::PART == RECTANGLE ? 0 : e / 2 * 8))
                     s[4 * j + e] = -INFINITY;

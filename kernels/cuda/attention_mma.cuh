@@ -164,7 +164,6 @@ template<int KS, int MT, int N, int HELD> __device__ static inline void gemm_nt(
         for (int n = 0; n < N / 2; n++) {
             uint32_t b[4];
             ldmatrix(b, b_lane.at(b_rows, n, k));
-            #pragma unroll
             for (int m = 0; m < MT; m++) {
                 mma(c[m][2 * n],     a[m], b[0], b[1]);
                 mma(c[m][2 * n + 1], a[m], b[2], b[3]);
@@ -189,7 +188,6 @@ template<int KS, int MT, int N, class Mask = KeepAll> __device__ static inline v
         for (int k = 0; k < KS; k++) {
             uint32_t b[4];
             ldmatrix_trans(b, lane.at(v_rows, n, k));
-            #pragma unroll
             for (int m = 0; m < MT; m++) {
                 mma(c[m][2 * k],     a[m], b[0], b[1]);
                 mma(c[m][2 * k + 1], a[m], b[2], b[3]);
