@@ -165,18 +165,21 @@ static const struct { int length; const char *bytes, *kind; } kinds[] = {
     { 4, "\xa1\xd9\x34\1", "a token shard" },                      /* SHARD_UINT32 */
 };
 
-/* By the NULs among the low and the high bytes, which UTF-16 of Latin letters has in the high ones. */
+/* UTF-16 of an alphabet has two high bytes: 0 in Latin letters, spaces and line ends, and that of the other letters. */
 static const char *kind_of_pairs(const unsigned char *bytes, int64_t size) {
     const int64_t pairs = (size < 4096 ? size : 4096) / 2;
-    int64_t zeros[2] = { 0, 0 };
-    for (int64_t i = 0; i < 2 * pairs; i++) zeros[i & 1] += !bytes[i];
+    int64_t count[2][256] = { {0} };
+    for (int64_t i = 0; i < 2 * pairs; i++) count[i & 1][bytes[i]]++;
     if (pairs < 4) return NULL;
-    if (zeros[0] && zeros[0] < pairs / 2 && zeros[1] == pairs)
+    if (count[0][0] && count[0][0] < pairs / 2 && count[1][0] == pairs)
         return "a list of 16-bit numbers below 256, such as nanoGPT's train.bin of characters";
-    if (zeros[1] >= pairs * 3 / 4 && zeros[0] < pairs / 4)
-        return "a text in UTF-16 (iconv -f UTF-16LE -t UTF-8 converts it)";
-    if (zeros[0] >= pairs * 3 / 4 && zeros[1] < pairs / 4)
-        return "a text in UTF-16 (iconv -f UTF-16BE -t UTF-8 converts it)";
+    for (int high = 0; high < 2; high++) {
+        int64_t letters = 0;
+        for (int b = 1; b < 256; b++) if (count[high][b] > letters) letters = count[high][b];
+        if (count[high][0] && count[high][0] + letters >= pairs * 3 / 4 && count[!high][0] < pairs / 4)
+            return high ? "a text in UTF-16 (iconv -f UTF-16LE -t UTF-8 converts it)"
+                        : "a text in UTF-16 (iconv -f UTF-16BE -t UTF-8 converts it)";
+    }
     return NULL;
 }
 
