@@ -41,7 +41,7 @@ get() {
             curl -fL $bar --connect-timeout 20 --speed-limit 1 --speed-time 60 -C - -D "$headers" -o "$part" "$3" ||
                 failed=$?
         elif command -v wget > /dev/null; then
-            wget -c -S -T 60 -t 2 -O "$part" "$3" 2> "$headers" || failed=$?
+            wget -c -S -T 60 -t 5 -O "$part" "$3" 2> "$headers" || failed=$?
         else
             give_up "neither curl nor wget found: want $3 at $1"
         fi
