@@ -301,7 +301,7 @@ static void fail_with_command(const Option *table, const Option *data, const Opt
     fclose(file);
     const char *start = command_line(name ? 2 : 1, (char *[]){ (char *)program, (char *)name });
     name = name || !data ? "" : argument_of(data);
-    fail("%s%sthe same here: %s%s%s%s", path, *path ? ": " : "", start, *name ? " " : "", name, command);
+    fail("%s%swhat has a counterpart here: %s%s%s%s", path, *path ? ": " : "", start, *name ? " " : "", name, command);
 }
 
 void options_parse(Option *table, const char *positional, const char *config, int argc, char **argv) {

@@ -49,7 +49,7 @@ train_gpt: $dir/names.py:2: --n_layer: use --layers N
 train_gpt: $dir/names.py:3: 'no such line': want name = value
 train_gpt: $dir/names.py:4: --block_size: use --context N
 train_gpt: $dir/names.py:5: --out_dir: use --out DIR
-train_gpt: $dir/names.py: the same here: $gpt FILE --out 'o u t' --layers 6 --context 32 --lr 0.0003"
+train_gpt: $dir/names.py: what has a counterpart here: $gpt FILE --out 'o u t' --layers 6 --context 32 --lr 0.0003"
 close_test "a command of other programs is answered at once, in a line each, and with a command"
 
 for option in --help --version; do

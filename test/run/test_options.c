@@ -140,7 +140,7 @@ static void bad_command_lines(void) {
 /* A line for each, for each error behind the first of them, and the command. */
 static void all_names_of_other_programs_are_answered(void) {
 #define BATCH ": use --batch N (sequences computed at a time)\n"
-#define SAME  "the same here: train_gpt"
+#define SAME  "what has a counterpart here: train_gpt"
     static const CommandLine lines[] = {
         { "train_gpt: --batch-size" BATCH SAME " --batch 4\n", { "--batch-size", "4" } },
         { "train_gpt: --batch_size" BATCH SAME " --batch 4\n", { "--batch_size=4" } },

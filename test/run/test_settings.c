@@ -35,7 +35,8 @@ static void expect_answer(const char *part, Case *c) {
     char text[4096];
     int status;
     text[test_in_child(parse, c, text, sizeof text, &status)] = 0;
-    const char *last = STRING("\n%s%sthe same here: train_gpt ", c->text ? config : "", c->text ? ": " : "");
+    const char *last = STRING("\n%s%swhat has a counterpart here: train_gpt ", c->text ? config : "",
+                              c->text ? ": " : "");
     EXPECT(status && strstr(text, part) && strstr(text, last), "want %s, got %s", part, text);
 }
 
