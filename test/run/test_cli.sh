@@ -41,9 +41,10 @@ else
 fi
 
 printf 'import time\nn_layer = 6 # blocks\nno such line\nblock_size = 64\nout_dir = '"'o u t'"'\n' > "$dir/names.py"
-"$gpt" "$dir/names.py" --block-size=32 --learning_rate 3e-4 2> "$dir/names.err"
+"$gpt" train.py "$dir/names.py" --block-size=32 --learning_rate 3e-4 2> "$dir/names.err"
 is "the answers to a file" "$(sed 's/ (.*//; s/, the value as.*//' "$dir/names.err")" \
-    "train_gpt: --block-size: use --context N
+    "train_gpt: train.py: leave this word out: train_gpt is the program
+train_gpt: --block-size: use --context N
 train_gpt: --learning_rate: use --lr N
 train_gpt: $dir/names.py:2: --n_layer: use --layers N
 train_gpt: $dir/names.py:3: 'no such line': want name = value
