@@ -197,7 +197,7 @@
     T(ANSWER("-h eval-only do-eval evaluate", "use --eval CHECKPOINT FILE, also with --task hellaswag")) \
     T(ANSWER("-r", "use --recompute gelu for 1, layernorm for 2")) \
     T(ANSWER("chat", "use --sample CHECKPOINT --interactive")) \
-    T(ANSWER("train.py sample.py train-gpt2.py train-gpt2cu", "leave this word out: train_gpt is the program")) \
+    T(ANSWER("train.py sample.py", "leave this word out: train_gpt is the program")) \
     T(ANSWER("quiet verbose silent", "use --log-every N; log.csv has every step, remove it")) \
     T(ANSWER("decay-lr", "use --schedule constant for False; remove it")) \
     T(ANSWER("warmup-ratio", "use --warmup N, with N = its value x --steps")) \
