@@ -113,8 +113,7 @@ typedef struct {
     Tensor sent;            /* (recv_keys,2C): dkv on its way to its rank */
     Tensor returned;        /* (send_keys,2C): local keys' gradients from another rank; in kv's memory where N = 2 */
     Tensor dkv_sum;         /* F32 (local,2C): sum of those returned, where N > 2 */
-    void  *attention;       /* its workspace */
-} Work;
+} Work;                     /* behind the workspace of attention */
 
 static size_t place(Tensor *t, char *base, size_t at, DType dtype, int64_t rows, int64_t columns) {
     *t = tensor_of(base ? base + at : NULL, dtype, 2, rows, columns);
@@ -146,7 +145,7 @@ static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) 
     add_workspace(r, local_part, D, &at);
     add_workspace(r, local_part, dtype, &at);
     at = (at + 255) / 256 * 256;
-    *w = (Work){ .attention = memory };
+    *w = (Work){0};
     at = place(&w->kv, memory, at, dtype, send_keys, 2 * C);
     for (int i = 0; i < 2 && i < steps; i++) at = place(&w->in[i], memory, at, dtype, recv_keys, 2 * C);
     if (!is_backward) return D == dtype ? at : place(&w->out, memory, at, D, local, C);
@@ -192,18 +191,18 @@ static Tensor half(Tensor t, int which) {
     return tensor_column_range(t, which * tensor_columns(t) / 2, tensor_columns(t) / 2);
 }
 
-enum { DQ, DK, DV, DOUT, OUT, Q, K, V, MATRICES };
-typedef struct { Tensor t[MATRICES], lse; } Operands;       /* (B,local,NH*HS); lse (B,NH,local) */
-
-/* Some rows and heads of sequence b, as operands of one sequence. */
-static Operands range_of(const Ring *r, const Operands *x, int b, int row, int rows, int head, int heads) {
+/* Some rows and heads of sequence b of (B,local,NH*HS), lse (B,NH,local), as operands of one sequence. */
+static AttentionOperands range_of(const Ring *r, const AttentionOperands *all, int b, int row, int rows, int head,
+                                  int heads) {
     const int HS = r->spec.HS;
-    Operands range = { .lse = tensor_column_range(rows_of(x->lse, b * x->lse.dim[1] + head, heads), row, rows) };
-    for (int i = 0; i < MATRICES; i++)
-        if (x->t[i].data)
-            range.t[i] = tensor_column_range(rows_of(x->t[i], (int64_t)b * x->t[i].dim[1] + row, rows),
-                                             (int64_t)head * HS, (int64_t)heads * HS);
-    return range;
+    AttentionOperands x = *all;
+    Tensor *matrices[] = { &x.q, &x.k, &x.v, &x.out, &x.dout, &x.dq, &x.dk, &x.dv };
+    x.lse = tensor_column_range(rows_of(x.lse, b * x.lse.dim[1] + head, heads), row, rows);
+    for (int i = 0; i < 8; i++) {
+        Tensor *t = matrices[i];
+        if (t->data) *t = tensor_column_range(rows_of(*t, b * t->dim[1] + row, rows), head * HS, heads * HS);
+    }
+    return x;
 }
 
 /* ---- Transfers */
@@ -225,29 +224,34 @@ static CommTransfer return_grads(const Ring *r, const Work *w, int index) {
 }
 
 /* Copies the keys and values that other ranks need into the send buffer. */
-static void pack(const Work *w, const Operands *x) {
+static void pack(const Work *w, const AttentionOperands *x) {
     const int64_t keys = tensor_rows(w->kv);
-    for (int i = 0; i < 2 && keys; i++) tensor_convert(half(rows_of(w->kv, 0, keys), i), rows_of(x->t[K + i], 0, keys));
+    if (!keys) return;
+    tensor_convert(half(rows_of(w->kv, 0, keys), 0), rows_of(x->k, 0, keys));
+    tensor_convert(half(rows_of(w->kv, 0, keys), 1), rows_of(x->v, 0, keys));
 }
 
 /* ---- Forward */
 
-static void part_forward(const Ring *r, const Work *w, const Operands *x, Part p, Into into, Tensor k, Tensor v) {
+/* k, v: (1,p.keys,C). */
+static void part_forward(const Ring *r, const Work *w, const AttentionOperands *x, Part p, Into into, Tensor k,
+                         Tensor v) {
     if (is_empty(p)) return;
     AttentionSpec spec = spec_of(r, p, r->heads, sum_dtype(r));
-    const Operands rows = range_of(r, x, 0, p.row, p.rows, 0, r->heads);
+    AttentionOperands o = range_of(r, x, 0, p.row, p.rows, 0, r->heads);
     spec.out_into = into;
-    attention_forward(attention_pick(r->attention, &spec), &spec, &(AttentionOperands){
-        .out = w->out.data ? rows_of(w->out, p.row, p.rows) : rows.t[OUT], .lse = rows.lse, .q = rows.t[Q], .k = k,
-        .v = v, .work = w->attention });
+    if (w->out.data) o.out = rows_of(w->out, p.row, p.rows);
+    o.k = k;
+    o.v = v;
+    attention_forward(attention_pick(r->attention, &spec), &spec, &o);
 }
 
-static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
+static void unit_forward(const Ring *r, const Work *w, const AttentionOperands *x) {
     const int local = r->spec.Tq, steps = r->split.size - 1;
     pack(w, x);
     CommTransfer transfer = fetch(r, w, 0);
     CommOp fetched = comm_exchange(&transfer, 1);
-    part_forward(r, w, x, part_of(&r->split, r->split.rank, r->split.rank), OVERWRITE, x->t[K], x->t[V]);
+    part_forward(r, w, x, part_of(&r->split, r->split.rank, r->split.rank), OVERWRITE, x->k, x->v);
     for (int i = 0; i < steps; i++) {
         const Part p = step_of(r, i).part;
         const Tensor kv = rows_of(w->in[i % 2], 0, keys_of(p));
@@ -258,55 +262,49 @@ static void unit_forward(const Ring *r, const Work *w, const Operands *x) {
         }
         part_forward(r, w, x, p, ACCUMULATE, half(kv, 0), half(kv, 1));
     }
-    if (w->out.data && local) tensor_convert(x->t[OUT], rows_of(w->out, 0, local));
+    if (w->out.data && local) tensor_convert(x->out, rows_of(w->out, 0, local));
 }
 
 void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
-    const Operands all = { .t = { [OUT] = out, [Q] = q, [K] = k, [V] = v }, .lse = lse };
+    const AttentionOperands all = { .q = q, .k = k, .v = v, .out = out, .lse = lse, .work = work };
     Work w;
     if (r->split.size == 1) {
-        attention_forward(attention_pick(r->attention, &r->spec), &r->spec, &(AttentionOperands){
-            .out = out, .lse = lse, .q = q, .k = k, .v = v, .work = work });
+        attention_forward(attention_pick(r->attention, &r->spec), &r->spec, &all);
         return;
     }
     place_work(r, 0, work, &w);
     for (int b = 0; b < r->spec.B; b++)
         for (int head = 0; head < r->spec.NH; head += r->heads) {
-            const Operands x = range_of(r, &all, b, 0, r->spec.Tq, head, r->heads);
+            const AttentionOperands x = range_of(r, &all, b, 0, r->spec.Tq, head, r->heads);
             unit_forward(r, &w, &x);
         }
 }
 
 /* ---- Backward */
 
-static void pass_backward(const Ring *r, const AttentionSpec *spec, const Operands *x, void *work) {
-    attention_backward(attention_pick(r->attention, spec), spec, &(AttentionOperands){
-        x->t[Q], x->t[K], x->t[V], x->t[OUT], x->lse, x->t[DOUT], x->t[DQ], x->t[DK], x->t[DV], NULL, work });
-}
-
 /* This rank's block, some of the heads. */
-static void local_backward(const Ring *r, const Work *w, const Operands *x, int head, int heads) {
+static void local_backward(const Ring *r, const AttentionOperands *x, int head, int heads) {
     const Part p = part_of(&r->split, r->split.rank, r->split.rank);
     const AttentionSpec spec = spec_of(r, p, heads, r->spec.dtype);
     if (is_empty(p) || !heads) return;
-    const Operands o = range_of(r, x, 0, 0, p.rows, head, heads);
-    pass_backward(r, &spec, &o, w->attention);
+    const AttentionOperands o = range_of(r, x, 0, 0, p.rows, head, heads);
+    attention_backward(attention_pick(r->attention, &spec), &spec, &o);
 }
 
 /* dq: the first step overwrites it, its rows include those of all later steps. */
-static void step_backward(const Ring *r, const Work *w, const Operands *x, int index) {
+static void step_backward(const Ring *r, const Work *w, const AttentionOperands *x, int index) {
     const Part p = step_of(r, index).part;
     if (is_empty(p)) return;
     AttentionSpec spec = spec_of(r, p, r->heads, sum_dtype(r));
     const Tensor kv = rows_of(w->in[index % 2], 0, p.keys), dkv = rows_of(w->dkv, 0, p.keys);
-    Operands o = range_of(r, x, 0, p.row, p.rows, 0, r->heads);
-    o.t[DQ] = rows_of(w->dq, p.row, p.rows);
-    for (int i = 0; i < 2; i++) {
-        o.t[DK + i] = half(dkv, i);
-        o.t[K + i] = half(kv, i);
-    }
+    AttentionOperands o = range_of(r, x, 0, p.row, p.rows, 0, r->heads);
+    o.k = half(kv, 0);
+    o.v = half(kv, 1);
+    o.dq = rows_of(w->dq, p.row, p.rows);
+    o.dk = half(dkv, 0);
+    o.dv = half(dkv, 1);
     spec.dq_into = index ? ACCUMULATE : OVERWRITE;
-    pass_backward(r, &spec, &o, w->attention);
+    attention_backward(attention_pick(r->attention, &spec), &spec, &o);
 }
 
 /* Packs the gradients of step `index`; those before it have been sent. */
@@ -317,15 +315,14 @@ static void convert_to_send(const Ring *r, const Work *w, int index) {
 }
 
 /* dk and dv += from. */
-static void add_to_keys(const Operands *x, Tensor from, int64_t keys) {
-    for (int i = 0; i < 2; i++) {
-        const Tensor to = rows_of(x->t[DK + i], 0, keys);
-        tensor_add(to, half(rows_of(from, 0, keys), i), to);
-    }
+static void add_to_keys(const AttentionOperands *x, Tensor from, int64_t keys) {
+    const Tensor dk = rows_of(x->dk, 0, keys), dv = rows_of(x->dv, 0, keys);
+    tensor_add(dk, half(rows_of(from, 0, keys), 0), dk);
+    tensor_add(dv, half(rows_of(from, 0, keys), 1), dv);
 }
 
 /* Adds the gradients of local keys and values that another rank's step `index` has returned. */
-static void add_returned(const Ring *r, const Work *w, const Operands *x, int index) {
+static void add_returned(const Ring *r, const Work *w, const AttentionOperands *x, int index) {
     const int64_t local = r->spec.Tk, keys = keys_of(step_of(r, index).others);
     if (!w->dkv_sum.data) {
         if (keys) add_to_keys(x, w->returned, keys);
@@ -338,13 +335,13 @@ static void add_returned(const Ring *r, const Work *w, const Operands *x, int in
 
 /* The local block is computed first, while the first keys arrive; a quarter of its heads last, while the last gradients
    return. During step i the keys of step i + 1 arrive and the gradients of step i - 1 return. */
-static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
+static void unit_backward(const Ring *r, const Work *w, const AttentionOperands *x) {
     const int steps = r->split.size - 1, late = r->heads / 4, early = r->heads - late;
     const Part rows = step_of(r, 0).part;
     pack(w, x);
     CommTransfer transfers[2] = { fetch(r, w, 0) };
     CommOp moved = comm_exchange(transfers, 1);
-    local_backward(r, w, x, 0, early);
+    local_backward(r, x, 0, early);
     if (w->dkv_sum.data) device_zero(w->dkv_sum.data, tensor_bytes(w->dkv_sum));
     for (int i = 0; i <= steps; i++) {
         int count = 0;
@@ -355,10 +352,10 @@ static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
         if (i + 1 < steps) transfers[count++] = fetch(r, w, i + 1);
         moved = comm_exchange(transfers, count);
         if (i < steps) step_backward(r, w, x, i);
-        else           local_backward(r, w, x, early, late);
+        else           local_backward(r, x, early, late);
     }
     if (!is_empty(rows)) {
-        const Tensor dq = rows_of(x->t[DQ], rows.row, rows.rows);
+        const Tensor dq = rows_of(x->dq, rows.row, rows.rows);
         tensor_add(dq, rows_of(w->dq, rows.row, rows.rows), dq);
     }
     comm_wait(moved);
@@ -367,16 +364,16 @@ static void unit_backward(const Ring *r, const Work *w, const Operands *x) {
 
 void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                    Tensor q, Tensor k, Tensor v, void *work) {
-    const Operands all = { .t = { dq, dk, dv, dout, out, q, k, v }, .lse = lse };
+    const AttentionOperands all = { q, k, v, out, lse, dout, dq, dk, dv, NULL, work };
     Work w;
     if (r->split.size == 1) {
-        pass_backward(r, &r->spec, &all, work);
+        attention_backward(attention_pick(r->attention, &r->spec), &r->spec, &all);
         return;
     }
     place_work(r, 1, work, &w);
     for (int b = 0; b < r->spec.B; b++)
         for (int head = 0; head < r->spec.NH; head += r->heads) {
-            const Operands x = range_of(r, &all, b, 0, r->spec.Tq, head, r->heads);
+            const AttentionOperands x = range_of(r, &all, b, 0, r->spec.Tq, head, r->heads);
             unit_backward(r, &w, &x);
         }
 }
