@@ -265,17 +265,16 @@ static void unit_forward(const Ring *r, const Work *w, const AttentionOperands *
     if (w->out.data && local) tensor_convert(x->out, rows_of(w->out, 0, local));
 }
 
-void ring_forward(const Ring *r, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work) {
-    const AttentionOperands all = { .q = q, .k = k, .v = v, .out = out, .lse = lse, .work = work };
+void ring_forward(const Ring *r, const AttentionOperands *all) {
     Work w;
     if (r->split.size == 1) {
-        attention_forward(attention_pick(r->attention, &r->spec), &r->spec, &all);
+        attention_forward(attention_pick(r->attention, &r->spec), &r->spec, all);
         return;
     }
-    place_work(r, 0, work, &w);
+    place_work(r, 0, all->work, &w);
     for (int b = 0; b < r->spec.B; b++)
         for (int head = 0; head < r->spec.NH; head += r->heads) {
-            const AttentionOperands x = range_of(r, &all, b, 0, r->spec.Tq, head, r->heads);
+            const AttentionOperands x = range_of(r, all, b, 0, r->spec.Tq, head, r->heads);
             unit_forward(r, &w, &x);
         }
 }
@@ -362,18 +361,16 @@ static void unit_backward(const Ring *r, const Work *w, const AttentionOperands 
     add_returned(r, w, x, steps - 1);
 }
 
-void ring_backward(const Ring *r, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
-                   Tensor q, Tensor k, Tensor v, void *work) {
-    const AttentionOperands all = { q, k, v, out, lse, dout, dq, dk, dv, NULL, work };
+void ring_backward(const Ring *r, const AttentionOperands *all) {
     Work w;
     if (r->split.size == 1) {
-        attention_backward(attention_pick(r->attention, &r->spec), &r->spec, &all);
+        attention_backward(attention_pick(r->attention, &r->spec), &r->spec, all);
         return;
     }
-    place_work(r, 1, work, &w);
+    place_work(r, 1, all->work, &w);
     for (int b = 0; b < r->spec.B; b++)
         for (int head = 0; head < r->spec.NH; head += r->heads) {
-            const AttentionOperands x = range_of(r, &all, b, 0, r->spec.Tq, head, r->heads);
+            const AttentionOperands x = range_of(r, all, b, 0, r->spec.Tq, head, r->heads);
             unit_backward(r, &w, &x);
         }
 }

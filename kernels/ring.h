@@ -32,8 +32,7 @@ size_t      ring_workspace_bytes(const Ring *ring);
 
 /* As Attention's, with this rank's T tokens: q, k, v, out, dq, dk, dv, dout (B,T,NH*HS), all of one data type; lse
    (B,NH,T), over all keys. All ranks of the run call them together, with the same B, split.T and N. */
-void ring_forward (const Ring *ring, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, void *work);
-void ring_backward(const Ring *ring, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
-                   Tensor q, Tensor k, Tensor v, void *work);
+void ring_forward (const Ring *ring, const AttentionOperands *o);
+void ring_backward(const Ring *ring, const AttentionOperands *o);
 
 #endif

@@ -75,26 +75,24 @@ static void self_attention_forward(GPT *m, int l, BlockActs *s) {
     const int64_t C = m->config.C;
     const AttentionSpec spec = attention_spec(m, l);
     const Tensor q = part(s->qkv, 0), k = tensor_column_range(s->kv, 0, C), v = tensor_column_range(s->kv, C, C);
-    void *work = m->acts.attwork.data;
+    const AttentionOperands o = { .q = q, .k = k, .v = v, .out = s->atty, .lse = s->lse, .kept = s->att.data,
+                                  .work = m->acts.attwork.data };
     if (m->cached) cache_append(s->cache, tensor_column_range(s->qkv, C, 2 * C), m->acts.position);
     op_begin("attention", op_bytes(4, s->atty, s->lse, q, s->kv), attention_flop(m));
-    if (m->ring.split.size) ring_forward(&m->ring, s->atty, s->lse, q, k, v, work);
-    else attention_forward(m->attention, &spec, &(AttentionOperands){
-        .out = s->atty, .lse = s->lse, .kept = s->att.data, .q = q, .k = k, .v = v, .work = work });
+    if (m->ring.split.size) ring_forward(&m->ring, &o);
+    else attention_forward(m->attention, &spec, &o);
     op_end();
 }
 
 static void self_attention_backward(GPT *m, int l, BlockActs *s) {
     const AttentionSpec spec = attention_spec(m, l);
-    const Tensor q = part(s->qkv, 0), k = part(s->qkv, 1), v = part(s->qkv, 2);
-    const Tensor dqkv = m->acts.dqkv, dq = part(dqkv, 0), dk = part(dqkv, 1), dv = part(dqkv, 2);
-    const Tensor datty = m->acts.dbranch;
-    void *work = m->acts.attwork.data;
+    const Tensor qkv = s->qkv, dqkv = m->acts.dqkv, datty = m->acts.dbranch;
+    const AttentionOperands o = { part(qkv, 0), part(qkv, 1), part(qkv, 2), s->atty, s->lse, datty, part(dqkv, 0),
+                                  part(dqkv, 1), part(dqkv, 2), s->att.data, m->acts.attwork.data };
     if (m->dropout > 0) device_overlap_wait();     /* dqkv and dproj share memory */
-    op_begin("attention backward", op_bytes(5, dqkv, datty, s->atty, s->lse, s->qkv), 2.5 * attention_flop(m));
-    if (m->ring.split.size) ring_backward(&m->ring, dq, dk, dv, datty, s->atty, s->lse, q, k, v, work);
-    else attention_backward(m->attention, &spec, &(AttentionOperands){
-        q, k, v, s->atty, s->lse, datty, dq, dk, dv, s->att.data, work });
+    op_begin("attention backward", op_bytes(5, dqkv, datty, s->atty, s->lse, qkv), 2.5 * attention_flop(m));
+    if (m->ring.split.size) ring_backward(&m->ring, &o);
+    else attention_backward(m->attention, &spec, &o);
     op_end();
 }
 

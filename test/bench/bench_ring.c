@@ -41,7 +41,7 @@ void __wrap_tensor_add(Tensor to, Tensor sum, Tensor from) {
 
 /* ---- Operands, of up to T tokens */
 
-typedef struct { Tensor qkv, dqkv, out, dout, lse; void *work[2]; } Operands;
+typedef struct { AttentionOperands forward, backward; } Operands;
 
 static Tensor random_tensor(int64_t T, int64_t C, uint32_t number) {
     const Tensor t = tensor_of(device_alloc((size_t)(T * C) * dtype_bytes(dtype), "the operands"), dtype, 3, 1, T, C);
@@ -52,32 +52,30 @@ static Tensor random_tensor(int64_t T, int64_t C, uint32_t number) {
     return t;
 }
 
+static Tensor third(Tensor t, int which) { return tensor_column_range(t, (int64_t)which * NH * HS, (int64_t)NH * HS); }
+
 /* Each pass has its own workspace, so that a pass without transfers finds the operands of the one before. */
 static Operands operands(int64_t T, size_t work_bytes) {
     const int64_t C = (int64_t)NH * HS;
-    Operands o = { .qkv = random_tensor(T, 3 * C, 1), .dqkv = random_tensor(T, 3 * C, 2),
-                   .out = random_tensor(T, C, 3), .dout = random_tensor(T, C, 4),
-                   .lse = tensor_of(device_alloc((size_t)(NH * T) * 4, "lse"), F32, 3, 1, NH, T) };
-    for (int i = 0; i < 2; i++) o.work[i] = device_alloc(work_bytes + 256, "the workspace");
+    const Tensor qkv = random_tensor(T, 3 * C, 1), dqkv = random_tensor(T, 3 * C, 2);
+    const Tensor lse = tensor_of(device_alloc((size_t)(NH * T) * 4, "lse"), F32, 3, 1, NH, T);
+    Operands o = { .forward = { third(qkv, 0), third(qkv, 1), third(qkv, 2), random_tensor(T, C, 3), lse,
+                                random_tensor(T, C, 4), third(dqkv, 0), third(dqkv, 1), third(dqkv, 2), NULL,
+                                device_alloc(work_bytes + 256, "the workspace") } };
+    o.backward = o.forward;
+    o.backward.work = device_alloc(work_bytes + 256, "the workspace");
     return o;
 }
 
 static void operands_free(Operands o) {
-    void *all[] = { o.qkv.data, o.dqkv.data, o.out.data, o.dout.data, o.lse.data, o.work[0], o.work[1] };
+    void *all[] = { o.forward.q.data, o.forward.dq.data, o.forward.out.data, o.forward.dout.data, o.forward.lse.data,
+                    o.forward.work, o.backward.work };
     for (int i = 0; i < COUNT(all); i++) device_free(all[i]);
 }
-
-static Tensor third(Tensor t, int which) { return tensor_column_range(t, (int64_t)which * NH * HS, (int64_t)NH * HS); }
 
 static AttentionSpec spec_of(int64_t T) {
     return (AttentionSpec){ .B = 1, .Tq = (int)T, .Tk = (int)T, .NH = NH, .HS = HS, .causal = 1,
                             .scale = 1 / sqrtf((float)HS), .dtype = dtype, .out_dtype = dtype };
-}
-
-static void run_ring(const Ring *r, Operands o) {
-    const Tensor q = third(o.qkv, 0), k = third(o.qkv, 1), v = third(o.qkv, 2);
-    ring_forward(r, o.out, o.lse, q, k, v, o.work[0]);
-    ring_backward(r, third(o.dqkv, 0), third(o.dqkv, 1), third(o.dqkv, 2), o.dout, o.out, o.lse, q, k, v, o.work[1]);
 }
 
 /* ---- Time */
@@ -88,7 +86,8 @@ static double ms_of(const Ring *r, Operands o, int which, Tensor barrier) {
     device_wait();
     variant = which;
     device_mark(&begin);
-    run_ring(r, o);
+    ring_forward(r, &o.forward);
+    ring_backward(r, &o.backward);
     device_mark(&end);
     const double ms = device_mark_ms(&begin, &end);
     variant = ALL;

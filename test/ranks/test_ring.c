@@ -130,8 +130,10 @@ static Results by_ring(const Ring *r, Case c, Inputs in) {
     double *local_dout = local_part(&r->split, in.dout, c.B, C);
     put(dout, local_dout);
     free(local_dout);
-    ring_forward(r, out, lse, part[0], part[1], part[2], work.data);
-    ring_backward(r, grad[0], grad[1], grad[2], dout, out, lse, part[0], part[1], part[2], work.data);
+    const AttentionOperands o = { part[0], part[1], part[2], out, lse, dout, grad[0], grad[1], grad[2], NULL,
+                                  work.data };
+    ring_forward(r, &o);
+    ring_backward(r, &o);
     Results got = { { get(out), get(grad[0]), get(grad[1]), get(grad[2]), get(lse) } };
     unsigned char guard[GUARD] = {0};
     device_download(guard, (char *)work.data + bytes, GUARD / 2);
@@ -211,8 +213,7 @@ static void ring_case(Case c, int size) {
         char what[96];
         snprintf(what, sizeof what, "%s, B=%d NH=%d HS=%d T=%d %s", result_name[i], c.B, c.NH,
                  c.HS, c.T, dtype_name(dtype));
-        compare(what, all, want.x[i], i == LSE ? rows * c.T : count, alone[i], i == LSE ? F32 : dtype,
-                condition);
+        compare(what, all, want.x[i], i == LSE ? rows * c.T : count, alone[i], i == LSE ? F32 : dtype, condition);
         EXPECT(!memcmp(got.x[i], again.x[i], sizeof(double) * (size_t)n), "%s: other bits the second time", what);
         free(all);
     }
@@ -277,10 +278,8 @@ static void tokens_are_split(void) {
                 max = tokens > max ? tokens : max;
             }
             for (int t = 0; t < T; t++) ordered &= owners[t] == 1;
-            const int chunks = 2 * size;
             EXPECT(ordered && all == T, "%d ranks, T %d: %d tokens", size, T, all);
-            EXPECT(T % chunks || max * size == T, "%d ranks, T %d: a rank has %d", size, T,
-                   max);
+            EXPECT(T % (2 * size) || max * size == T, "%d ranks, T %d: a rank has %d", size, T, max);
         }
 }
 
