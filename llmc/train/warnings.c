@@ -1,5 +1,4 @@
 #include "warnings.h"
-#include <string.h>
 
 void warn_of_mistakes(Report *report, const Settings *s, const Corpus *corpus, int T, int64_t sequences) {
     Tokens *train = corpus->train, *val = corpus->val;
