@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "../../kernels/cache.h"
-#include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include "../../kernels/dropout.h"
 #include "../../kernels/embedding.h"
