@@ -159,7 +159,7 @@ void recompute_plan_print(const GPTConfig *config, const char *attention, int B)
         const size_t bytes = memory_plan(&c, attention, B, TRAIN).total + checkpoint;
         printf("    %-16s %12s", levels[c.recompute], bytes_text((double)bytes, total));
         for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
-            printf("%6lld", (long long)batch_largest(&c, attention, TRAIN, (int64_t)gpus[i] << 30, 0, 1 << 12, 1));
+            printf("%8lld", (long long)batch_largest(&c, attention, TRAIN, (int64_t)gpus[i] << 30, 0, 1 << 20, 1));
         puts(costs[c.recompute]);
     }
 }
