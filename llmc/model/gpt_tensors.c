@@ -164,7 +164,7 @@ static void begin_group(Params *params, DType dtype) {
 
 static void params_layout(Params *params, const GPTConfig *config, DType dtype) {
     int64_t C = config->C, T = config->T, Vp = config->Vp;
-    const int blocks = config->optimizer == OPTIMIZER_MUON ? comm_size : 1;
+    const int blocks = config->optimizer == OPTIMIZER_ADAMW ? 1 : comm_size;
     size_t begin = 0;           /* the current block's */
     char prefix[40] = "";
     *params = (Params){ .block = host_alloc((size_t)config->L * sizeof *params->block, "the table of blocks"),
