@@ -17,11 +17,10 @@ typedef struct {
 } Sample;
 
 /* Writes prompt, continuation and a newline to file, token by token; the second sample follows the first, after a line
-   ---. Uses the model's activation memory, as gpt_set_cache does. The model was
-   created to GENERATE that many samples of its whole context T, or to TRAIN, with config.cache_tokens for one of this
-   length. It sees the last T tokens of a longer prompt; when the context is full, its older half is dropped. step: the
-   training step, so that samples differ. A stop request (llmc/base/os.h) ends it early. Fails where a logit is not
-   finite. */
+   ---. Uses the model's activation memory, as gpt_set_cache does. The model was created to GENERATE that many samples
+   of its whole context T, or to TRAIN, with config.cache_tokens for one of this length. It sees the last T tokens of a
+   longer prompt; when the context is full, its older half is dropped. step: the training step, so that samples differ.
+   A stop request (llmc/base/os.h) ends it early. Fails where a logit is not finite. */
 void sample_text(GPT *model, Tokenizer tokenizer, const Sample *sample, int64_t step, FILE *file);
 
 /* The sample that the settings of a training run describe: to stdout and as an event, by rank 0 alone, with the
