@@ -2,7 +2,6 @@
 #ifndef LLMC_OS_H
 #define LLMC_OS_H
 #include <stddef.h>
-#include <stdint.h>
 
 void  *host_alloc(size_t bytes, const char *what);     /* zeroed; fails with a message that names what */
 
