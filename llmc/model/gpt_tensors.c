@@ -235,8 +235,7 @@ static GroupSizes group_sizes(GPTConfig config) {
 
 size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
     const GroupSizes n = group_sizes(*config);
-    const int groups = (config->L + n.group_blocks - 1) / n.group_blocks;
-    return (size_t)(n.first + groups * n.blocks + n.last) * dtype_bytes(dtype);
+    return (size_t)(n.first + ceil_div(config->L, n.group_blocks) * n.blocks + n.last) * dtype_bytes(dtype);
 }
 
 size_t gpt_scratch_bytes(const GPTConfig *config) {
@@ -254,7 +253,7 @@ size_t gpt_scratch_bytes(const GPTConfig *config) {
    1558M (C = 1600). */
 OptimizerMemory gpt_optimizer_memory(const GPTConfig *config) {
     const int64_t C = config->C, largest = (1 << 26) / (6 * C * C);
-    const int blocks = (config->L + comm_size - 1) / comm_size;
+    const int blocks = (int)ceil_div(config->L, comm_size);
     const size_t all = gpt_param_bytes(config, F32) / (size_t)comm_size;
     OptimizerMemory memory = { .m = all, .v = all };
     if (config->optimizer == OPTIMIZER_ADAMW) return memory;
