@@ -2,7 +2,6 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "kernels/check.h"
 #include "kernels/comm.h"

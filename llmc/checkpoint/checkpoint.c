@@ -1,5 +1,4 @@
 #include "checkpoint.h"
-#include "../text/bpe_files.h"
 #include "../../kernels/autotune.h"
 #include "../ranks/ranks.h"
 #include "../train/autotune_cache.h"

@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { LINE_SECONDS = 6, SPEED_MS = 10000,      /* between lines on no terminal; time constant of the speed */
