@@ -317,7 +317,7 @@ void options_parse(Option *table, const char *positional, const char *config, in
     }
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL, *equals = strchr(word, '=');
-        const int is_short = !next || !strchr("0123456789", *next);         /* llm.c's -h and -v have a number */
+        const int is_short = !next || *next < '0' || *next > '9';           /* llm.c's -h and -v have a number */
         if (is_short && (!strcmp(word, "-h") || (i == 1 && !strcmp(word, "help")))) word = "--help";
         if (is_short && !strcmp(word, "-v")) word = "--version";
         const int is_first = i == 1 && *word != '-' && !file_name_in_use(word);
