@@ -28,7 +28,7 @@ void run_dir_open(RunDir *dir);
 Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */
 
 /* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N becomes OUT/step-N.partial, which
-   run_dir_clean removes. Fails when OUT was moved or removed since it was locked, as the others below do. */
+   run_dir_clean removes. Fails when OUT was moved or removed since it was locked, as the next two do. */
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
 void run_dir_write_validation(const RunDir *dir, const TrainState *state);     /* into OUT/step-N, which exists */

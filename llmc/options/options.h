@@ -29,10 +29,10 @@ typedef struct {
     OptionRole  role;
 } Option;
 
-/* Sets every default, then reads argv: --name value, --name=value, --flag (or --flag yes, --flag=no), -h for --help;
-   '_' in a name is '-'. Of an option given twice the later value counts. positional: the option whose value is a word
-   without dashes, which must not have one yet; config: the option whose value is a file to read then, as is a word
-   FILE.py; NULL = none. Text and choice values point into argv.
+/* Sets every default, then reads argv: --name value, --name=value, --flag (or --flag yes, --flag=no), -h for --help,
+   -v for --version; '_' in a name is '-'. Of an option given twice the later value counts. positional: the option whose
+   value is a word without dashes, which must not have one yet; config: the option whose value is a file to read then,
+   as is a word FILE.py; NULL = none. Text and choice values point into argv.
    Fails on an unknown option (the message names the one that is meant, if that is clear), a missing or bad value, and a
    word that is not UTF-8. Only an option whose default is "" takes an empty value. Aliases are answered in a line each,
    then all errors are printed, and a command with the same values ends the message.

@@ -1,5 +1,5 @@
 /* rendezvous.h - The TCP connection of every rank to rank 0, which compares the settings and sends the communicator's
-   id; the connection then carries the heartbeat. Connections of others are closed, and delay nobody. */
+   id; the connection then carries the heartbeat. Connections of others are closed, and do not delay the start. */
 #ifndef LLMC_RENDEZVOUS_H
 #define LLMC_RENDEZVOUS_H
 #include <stdatomic.h>

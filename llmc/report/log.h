@@ -4,8 +4,8 @@
      OUT/log.jsonl      a JSON object per line, {"event": "validation", "step": 12, "seconds": 3.417, ...}; events are
                         run, resume, validation, sample, checkpoint, warning and end; what is unknown or not finite is
                         absent
-     OUT/settings.txt   version, device, command, model, memory and resumes as comments, and all settings, which
-                        --config reads
+     OUT/settings.txt   version, command, device, model, recipe, data, memory, floor and resumes as comments, and all
+                        settings, which --config reads
 
    Nothing here prints except log_open and log_file_flush, in lines of their own. */
 #ifndef LLMC_LOG_H
@@ -80,7 +80,7 @@ typedef struct {
    has none, as a stop may have cut the validation short. Missing and damaged lines are reported. Fails on a file that
    is not such a log. */
 void   log_open(Log *log, const RunInfo *run, const ResumeInfo *resume);
-/* Lines with output, device, model, data and memory, of the banner, or but for output as comments of settings.txt. */
+/* Lines with output, device, model, recipe, data, memory: the banner's, or but for output settings.txt's comments. */
 void   log_describe(FILE *file, const RunInfo *run, int as_comments);
 double log_seconds(const Log *log);       /* since the run began */
 /* Append a row or an event to the lines in memory; log_val_loss sets an empty cell of the last row. */

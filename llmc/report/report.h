@@ -32,7 +32,7 @@ typedef struct {
    otherwise both, a comma between them. */
 const char *loss_text(double loss, double targets_per_byte, char text[192]);
 
-/* A line each: version, output unless that is NULL, device, model, data, memory. */
+/* A line each: version, output unless that is NULL, device, model, recipe if there is one, data, memory. */
 void report_banner(const RunInfo *run);
 
 /* Opens the files of log_open, which describes resume, if run->out is set. SIGPIPE is ignored from here on: a reader of
