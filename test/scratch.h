@@ -88,14 +88,6 @@ static inline void edit(const char *from, const char *to, const char *old, const
     free(edited);
 }
 
-static inline int same_files(const char *a, const char *b) {
-    FileMap x = file_map(a), y = file_map(b);
-    int same = x.size == y.size && !memcmp(x.bytes, y.bytes, (size_t)x.size);
-    file_unmap(x);
-    file_unmap(y);
-    return same;
-}
-
 /* What is written beyond fails: "File too large", like a disk that is full. */
 static inline void limit_file_size(rlim_t bytes) {
     struct rlimit limit;
