@@ -50,20 +50,10 @@ static inline int64_t outside_nonzero(const Params *params, int V) {
     return count;
 }
 
-static inline void random_batch(int32_t *batch, int count, uint32_t which, int V) {
-    for (int i = 0; i < count; i++)
-        batch[i] = (int32_t)random_below(1, RANDOM_TEST, which, (uint64_t)i, (uint64_t)V);
-}
-
 /* Of what is loaded */
 static inline void train_pass(GPT *m, float dloss, Into into) {
     gpt_forward(m);
     gpt_backward(m, dloss, into, NULL, NULL);
-}
-
-static inline void evaluate_pass(GPT *m) {
-    gpt_forward(m);
-    gpt_loss(m);
 }
 
 /* Of what is loaded; an ignored target has loss 0. */

@@ -101,13 +101,6 @@ static inline void load(GPT *m, const int32_t *tokens, const int32_t *targets, i
     gpt_load_sequence(m, &(uint64_t){ FIRST + (uint64_t)b });
 }
 
-/* The model of the file, with its batch. */
-static inline void reference_model(GPT *m, const Reference *r, const char *attention, Purpose purpose) {
-    gpt_create(m, r->config, attention, r->B, r->T, purpose);
-    read_reference(m, r);
-    load(m, r->tokens, r->targets, 0);
-}
-
 #define PLAIN   "test/reference/plain.safetensors"
 #define AWKWARD "test/reference/awkward.safetensors"
 

@@ -4,6 +4,24 @@
 #include "../oracle.h"
 #include "reference.h"
 
+static void random_batch(int32_t *batch, int count, uint32_t which, int V) {
+    for (int i = 0; i < count; i++)
+        batch[i] = (int32_t)random_below(1, RANDOM_TEST, which, (uint64_t)i, (uint64_t)V);
+}
+
+/* Of what is loaded */
+static void evaluate_pass(GPT *m) {
+    gpt_forward(m);
+    gpt_loss(m);
+}
+
+/* The model of the file, with its batch. */
+static void reference_model(GPT *m, const Reference *r, const char *attention, Purpose purpose) {
+    gpt_create(m, r->config, attention, r->B, r->T, purpose);
+    read_reference(m, r);
+    load(m, r->tokens, r->targets, 0);
+}
+
 /* ---- Against the reference */
 
 /* c_attn holds q, k and v, which are compared one by one: a wrong k would hide behind a large v, and the gradient of

@@ -86,12 +86,6 @@ static inline char *save_step(const char *out, Trainer *t, int64_t step) {
     return STRING("%s/step-%08d", out, (int)step);
 }
 
-static inline void save_fails(const char *part, const char *out, Trainer *t) {
-    TrainState state = state_of(9);
-    const char *error = save_state(out, t, &state);
-    EXPECT(strstr(error, part), "want \"%s\", got: %s", part, error);
-}
-
 static inline void expect_loads(const char *dir, const Trainer *want, const char *what) {
     Trainer loaded;
     tiny_create(&loaded, 99);
