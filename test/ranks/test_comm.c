@@ -256,7 +256,7 @@ static void indivisible(void) {
 
 /* More operations than there are events; waits are late, the last operation first. */
 static void many_at_once(void) {
-    enum { N = 700, PART = 37 };
+    enum { N = 2100, PART = 37 };
     CommOp op[N];
     double seconds;
     Tensor whole = make(F32, N * PART, WHOLE);
