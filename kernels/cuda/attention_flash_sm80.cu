@@ -393,16 +393,15 @@ static Problem problem(const AttentionSpec *s, const AttentionOperands *o) {
 
 template<int KS> static void forward_sized(const AttentionSpec *s, const AttentionOperands *o) {
     const Problem p = problem(s, o);
-    LAUNCH_TILES(flash_forward, Forward<KS>, p.Tq, view(o->out), (float *)o->lse.data, view(o->q), view(o->k),
-                 view(o->v));
+    LAUNCH_TILES(flash_forward, Forward<KS>, p.Tq, view(o->out), o->lse, view(o->q), view(o->k), view(o->v));
 }
 
 template<int KS> static void backward_sized(const AttentionSpec *s, const AttentionOperands *o) {
     const Problem p = problem(s, o);
     const View q = view(o->q), k = view(o->k), v = view(o->v), dout = view(o->dout), dk = view(o->dk), dv = view(o->dv);
-    float *const lse = (float *)o->lse.data, *const delta = (float *)o->work;
-    LAUNCH_TILES(flash_backward_q, BackwardQ<KS>, p.Tq, view(o->dq), delta, dout, view(o->out), lse, q, k, v);
-    LAUNCH_TILES(flash_backward_kv, BackwardKV<KS>, p.Tk, dk, dv, dout, lse, delta, q, k, v);
+    float *const delta = (float *)o->work;
+    LAUNCH_TILES(flash_backward_q, BackwardQ<KS>, p.Tq, view(o->dq), delta, dout, view(o->out), o->lse, q, k, v);
+    LAUNCH_TILES(flash_backward_kv, BackwardKV<KS>, p.Tk, dk, dv, dout, o->lse, delta, q, k, v);
 }
 
 /* By ceil(HS / 16). 7 runs as 8, 1 as 2, with zero columns. */

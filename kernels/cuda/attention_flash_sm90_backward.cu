@@ -562,8 +562,8 @@ template<int PANELS, Part PART> static void launch(const AttentionSpec *s, const
                         tensor_map("dout", s, o->dout, F::QT), make_result("dq", s, o->dq, s->dq_into),
                         make_result("dk", s, o->dk, s->dkv_into), make_result("dv", s, o->dv, s->dkv_into) };
     const int blocks = persistent_blocks(p, 1);
-    LAUNCH((flash_backward_rows<PANELS, F::DROPOUT>), (unsigned)(padded_rows(s) / 128), 256, 0, p, w,
-           (const float *)o->lse.data, o->out, o->dout, s->dropout);
+    LAUNCH((flash_backward_rows<PANELS, F::DROPOUT>), (unsigned)(padded_rows(s) / 128), 256, 0, p, w, o->lse,
+           o->out, o->dout, s->dropout);
     LAUNCH(flash_backward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, w, maps, s->dropout);
     if constexpr (PART == RECTANGLE)
         LAUNCH(flash_backward_dq<F>, (unsigned)(p.heads * w.tiles), 256, 0, p, w, maps.dq);

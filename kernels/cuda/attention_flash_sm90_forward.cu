@@ -512,7 +512,7 @@ template<class F> static void launch(Problem p, const AttentionSpec *s, const At
     p.first_row = F::PART == RECTANGLE ? 0 : F::first_row(p.Tq);
     p.tiles = (p.Tq - p.first_row + F::ROWS - 1) / F::ROWS;
     const int blocks = persistent_blocks(p, F::BLOCKS);
-    LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, (float *)o->lse.data, s->dropout);
+    LAUNCH(flash_forward_sm90<F>, blocks, F::THREADS, F::SHARED_BYTES, p, maps, o->lse, s->dropout);
 }
 
 template<Part PART> static void launch_part(const AttentionSpec *s, const AttentionOperands *o) {

@@ -3,7 +3,6 @@
 #include "common.cuh"
 extern "C" {
 #include "../muon.h"
-#include "../profile.h"
 }
 
 enum { THREADS = 512, PARTS = 32 };     /* PARTS blocks have a matrix of momentum_kernel */
@@ -147,18 +146,16 @@ void muon_update(Tensor param, Tensor param_bf16, Tensor m, Tensor grad, int64_t
     bf16 *gram = y + count * size, *sum = gram + count * S * S;
     op_begin("muon", op_bytes(6, param, param, param_bf16, m, m, grad),
              2.0 * MUON_ITERATIONS * (double)(S * (2 * size + S * S) * count));
-    LAUNCH_EARLY(momentum_kernel, dim3(PARTS, count), THREADS, 0, x, partial, (float *)m.data, m.pitch,
-                 (const float *)grad.data, grad.pitch, size, stats);
-    LAUNCH_EARLY(scale_kernel, dim3((unsigned)ceil_div(size, THREADS), count), THREADS, 0, y, (const bf16 *)x, size,
-                 (const double *)partial);
+    LAUNCH_EARLY(momentum_kernel, dim3(PARTS, count), THREADS, 0, x, partial, m, m.pitch, grad,
+                 grad.pitch, size, stats);
+    LAUNCH_EARLY(scale_kernel, dim3((unsigned)ceil_div(size, THREADS), count), THREADS, 0, y, x, size, partial);
     bf16 *from = y, *to = x;                    /* after an odd number of iterations the result is in x */
     for (int i = 0; i < MUON_ITERATIONS; i++, std::swap(from, to)) {
         multiply(plan->gram, gram, 1, from, from, 0, gram);
         multiply(plan->sum, sum, MUON_C, gram, gram, MUON_B, gram);
         multiply(plan->next, to, 1, wide ? from : sum, wide ? sum : from, MUON_A, from);
     }
-    LAUNCH_EARLY(apply_kernel, dim3((unsigned)ceil_div(size, 4 * THREADS), count), THREADS, 0, (float *)param.data,
-                 param.pitch, (bf16 *)param_bf16.data, param_bf16.pitch, (const bf16 *)x, size,
-                 0.2f * sqrtf((float)max(rows, columns)), stats);
+    LAUNCH_EARLY(apply_kernel, dim3((unsigned)ceil_div(size, 4 * THREADS), count), THREADS, 0, param, param.pitch,
+                 param_bf16, param_bf16.pitch, x, size, 0.2f * sqrtf((float)max(rows, columns)), stats);
     op_end();
 }

@@ -3,9 +3,7 @@
 #include <math.h>
 #include "partial_sums.cuh"
 extern "C" {
-#include "../device.h"
 #include "../update.h"
-#include "../profile.h"
 }
 
 enum { THREADS = 256, SUM_BLOCKS = 1056, ONE_BLOCK = 1024 };
@@ -26,7 +24,7 @@ loss_add_kernel(StepStats *stats, const float *losses, int64_t count, float scal
 void loss_add(StepStats *stats, Tensor losses, float scale) {
     REQUIRE(losses.data && losses.dtype == F32, "loss: losses are %s, want f32", dtype_name(losses.dtype));
     op_begin("loss", op_bytes(1, losses), 0);
-    LAUNCH_EARLY(loss_add_kernel, 1, ONE_BLOCK, 0, stats, (const float *)losses.data, tensor_count(losses), scale);
+    LAUNCH_EARLY(loss_add_kernel, 1, ONE_BLOCK, 0, stats, losses, tensor_count(losses), scale);
     op_end();
 }
 
@@ -59,7 +57,7 @@ void gradient_square_sum(StepStats *stats, Tensor grads) {
     REQUIRE(grads.data && grads.dtype == F32, "norm: gradients are %s, want f32", dtype_name(grads.dtype));
     require_aligned_rows("norm", { grads });
     op_begin("gradient norm", op_bytes(1, grads), 0);
-    LAUNCH_EARLY(square_sum_kernel, SUM_BLOCKS, THREADS, 0, stats, (const float *)grads.data, tensor_count(grads) / 4);
+    LAUNCH_EARLY(square_sum_kernel, SUM_BLOCKS, THREADS, 0, stats, grads, tensor_count(grads) / 4);
     op_end();
 }
 
@@ -146,9 +144,8 @@ void adamw_update(Tensor param, Tensor param_bf16, Tensor m, Tensor v, Tensor gr
     check_like("adamw", "v", v, F32, param, v.dim[0] < param.dim[0] ? v.dim[0] : param.dim[0]);
     require_aligned_rows("adamw", { param, param_bf16, m, v, grad });
     op_begin("adamw", op_bytes(8, param, param, m, m, v, v, grad, param_bf16), 0);
-    LAUNCH_EARLY(adamw_kernel, (unsigned)ceil_div(tensor_count(param), SPAN), THREADS, 0, (float *)param.data,
-                 (bf16 *)param_bf16.data, (float *)m.data, (float *)v.data, (const float *)grad.data, rows, row_count,
-                 stats);
+    LAUNCH_EARLY(adamw_kernel, (unsigned)ceil_div(tensor_count(param), SPAN), THREADS, 0, param, param_bf16, m, v, grad,
+                 rows, row_count, stats);
     op_end();
 }
 
@@ -176,8 +173,8 @@ template <class To, class Sum, class From, bool ADD> static void write_rows(Tens
     const bool aligned = rows_aligned(to) && (!sum.data || rows_aligned(sum)) && rows_aligned(from);
     const int64_t parts = columns / (aligned ? 4 : 1);
     const auto kernel = aligned ? tensor_rows_kernel<To, Sum, From, ADD, 4> : tensor_rows_kernel<To, Sum, From, ADD, 1>;
-    LAUNCH(kernel, (unsigned)ceil_div(rows * parts, THREADS), THREADS, 0, (To *)to.data, to.pitch,
-           (const Sum *)sum.data, sum.pitch, (const From *)from.data, from.pitch, rows, parts);
+    LAUNCH(kernel, (unsigned)ceil_div(rows * parts, THREADS), THREADS, 0, to, to.pitch, sum, sum.pitch, from,
+           from.pitch, rows, parts);
 }
 
 /* sum without data: 0 */
@@ -236,9 +233,9 @@ tensor_stats_kernel(const T *data, int64_t count, int64_t columns, int64_t pitch
 TensorStats tensor_stats(Tensor t) {
     const int64_t count = tensor_count(t), columns = tensor_columns(t);
     if (t.dtype == BF16)
-        LAUNCH(tensor_stats_kernel<bf16>, 1, ONE_BLOCK, 0, (const bf16 *)t.data, count, columns, t.pitch);
+        LAUNCH(tensor_stats_kernel<bf16>, 1, ONE_BLOCK, 0, t, count, columns, t.pitch);
     else if (t.dtype == F32)
-        LAUNCH(tensor_stats_kernel<float>, 1, ONE_BLOCK, 0, (const float *)t.data, count, columns, t.pitch);
+        LAUNCH(tensor_stats_kernel<float>, 1, ONE_BLOCK, 0, t, count, columns, t.pitch);
     else fail("statistics: a tensor of %s, want f32 or bf16", dtype_name(t.dtype));
     TensorStats stats;
     void *address;
