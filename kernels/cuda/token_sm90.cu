@@ -535,7 +535,7 @@ static CUtensorMap map_of(const char *name, Tensor x, int L, int64_t block_bytes
                          { 64, rows, panels, 1 });
 }
 
-template <int NH> static int launch(bf16 *lnf, const TokenNetwork &n) {
+template <int NH> static int launch(Tensor lnf, const TokenNetwork &n) {
     static const bool is_possible = fits<NH>();
     typedef Shared<NH> S;
     if (!is_possible || n.wpe.dim[0] > T_MAX) return 0;       /* the context of the model */
@@ -554,7 +554,6 @@ template <int NH> static int launch(bf16 *lnf, const TokenNetwork &n) {
 
 int token_forward(Tensor lnf, const TokenNetwork *n) {
     if (cuda_arch() != 90 || lnf.dtype != BF16 || tensor_columns(lnf) != (int64_t)n->NH * HS) return 0;
-    bf16 *out = (bf16 *)lnf.data;
-    return n->NH == 4 ? launch<4>(out, *n) : n->NH == 6 ? launch<6>(out, *n) : n->NH == 8 ? launch<8>(out, *n) :
-           n->NH == 12 ? launch<12>(out, *n) : 0;
+    return n->NH == 4 ? launch<4>(lnf, *n) : n->NH == 6 ? launch<6>(lnf, *n) : n->NH == 8 ? launch<8>(lnf, *n) :
+           n->NH == 12 ? launch<12>(lnf, *n) : 0;
 }
