@@ -213,9 +213,9 @@ says "says so" "does not count: it was validated on other data$"
 close_test "the best checkpoint is kept and taken; val losses that rise warn once, or end the run with --early-stop"
 
 # ---- Warnings: valid settings that are probably a mistake
+# magic, version, 4000 tokens
+{ printf '\210\330\064\001\001\000\000\000\240\017\000\000'; head -c 9012 /dev/zero; } > "$dir/zeros.bin"
 if in_turn 2; then
-    # magic, version, 4000 tokens
-    { printf '\210\330\064\001\001\000\000\000\240\017\000\000'; head -c 9012 /dev/zero; } > "$dir/zeros.bin"
     train=$dir/text/train.txt dry="--batch 1 --layers 1 --heads 1 --channels 16 --dry-run"
     expect "a dry run" "$gpt" $text --context 64 --steps 30 --warmup 29 $dry
     is "its warnings" "$(grep -c 'warning: ' "$dir/expect.out")" 0
