@@ -211,10 +211,11 @@ static char *value_of_line(char *line) {
 }
 
 /* A name of another program, or an option that is gone. */
-static void answer(Typed *t, const Option *row) {
+static void answer(Typed *t, Option *row) {
     const int is_gone = !row->name && row->choices;
     if (is_gone && t->value && !options_find_gone(t->table, t->name, t->value)) return;
     t->is_foreign = 1;
+    if (row->ours && (!t->line || !row->value)) row->value = (void *)t->value;      /* the command line wins */
     const char *argument = row->name ? argument_of(row) : "", *space = *argument ? " " : "";
     if (row->name) print_line(stderr, "%s%s: use --%s%s%s (%s)", t->where, t->typed, row->name, space, argument,
                               row->help);
@@ -283,6 +284,36 @@ static void read_file(Typed *t, const char *path) {
     }
 }
 
+/* Of "5 * 8", as files of nanoGPT have it; NAN for other texts. */
+static double product_of(const char *text) {
+    double product = 1;
+    for (char *end; ; text = end + 1) {
+        product *= strtod(text, &end);
+        if (end == text) return NAN;
+        end += strspn(end, BLANKS);
+        if (*end != '*') return *end ? NAN : product;
+    }
+}
+
+/* Sets the option that a row with ours stands for, unless a factor is not known. */
+static void convert(Option *table, const Option *row) {
+    char *rest = format_string("%s", row->ours), text[256];     /* not freed: the option may point into it */
+    Typed t = { .table = table, .where = "", .is_foreign = 1 };
+    set_name(&t, "--", strsep(&rest, " "));
+    double product = product_of(row->value);
+    for (char *word; (word = strsep(&rest, " ")); ) {
+        char *equals = strchr(word, '=');
+        const Option *factor = equals ? NULL : options_find(table, word);
+        if (equals) *equals = 0;
+        if (equals && !strcmp(word, row->value)) t.value = equals + 1;
+        if (factor) product *= factor->given ? product_of(option_text(factor, text)) : NAN;
+    }
+    const Option *option = options_find(table, t.name);
+    if (!option->choices && option->type != OPTION_FLAG && !isnan(product))
+        t.value = format_string("%.15g", option->type == OPTION_INTEGER ? rint(product) : product);
+    if (t.value && !option->given) read_typed(&t);
+}
+
 /* Ends with a command of the same values, FILE where data are missing; what has no counterpart was answered. */
 static void fail_with_command(const Option *table, const Option *data, const Option *config, const char *program) {
     char *command, text[256];
@@ -309,6 +340,7 @@ void options_parse(Option *table, const char *positional, const char *config, in
     for (Option *option = table; !at_end(option); option++) {
         option->given = 0;
         if (option->name) option_set(option, option->fallback ? option->fallback : "");
+        else              option->value = NULL;
     }
     for (int i = 1; i < argc; i++) {
         char where[64];
@@ -338,6 +370,8 @@ void options_parse(Option *table, const char *positional, const char *config, in
     }
     const Option *file = config ? options_find(table, config) : NULL;
     if (file && file->given) read_file(&t, *(const char **)file->value);
+    for (const Option *row = table; !at_end(row); row++)
+        if (!row->name && row->value) convert(table, row);
     if (t.is_foreign) fail_with_command(table, positional ? options_find(table, positional) : NULL, file, argv[0]);
 }
 

@@ -14,7 +14,8 @@ typedef enum { ROLE_COMMAND, ROLE_FREE, ROLE_KEPT } OptionRole;
 enum { ON_COMMAND_LINE = 1, IN_FILE = 2 };
 
 /* A row without a name is the title of a group, its help, or, with aliases, what an error message answers to these: its
-   help. The aliases are then options of earlier versions if it has choices, the values with which they do nothing. */
+   help. The aliases are then options of earlier versions if it has choices, the values with which they do nothing; with
+   ours, options in other units, whose value the command in the message has in ours. */
 typedef struct {
     const char *name;          /* without the dashes */
     OptionType  type;
@@ -24,6 +25,7 @@ typedef struct {
     const char *choices;       /* "cosine|linear|wsd"; of an integer: a word that stands for 0, below its range */
     const char *argument;      /* the value's name in --help: "FILE"; NULL = "N" for a number, the choices, or "NAME" */
     const char *help;
+    const char *ours;          /* an option, and factors, or values and ours: "min-lr lr", "recompute 0=none 1=gelu" */
     const char *aliases;       /* names in other programs, for messages; '-' for '_', between blanks; "-b": one dash */
     int         given;         /* set by the parser: 0 = the default, or ON_COMMAND_LINE | IN_FILE */
     OptionRole  role;

@@ -14,6 +14,7 @@ static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
 #define NO_ARGUMENT     .argument = NULL
 #define TITLE(title)    .help = title
 #define ANSWER(names, answer)       .aliases = names, .help = answer
+#define CONVERTED(names, to, answer) .aliases = names, .ours = to, .help = answer
 #define GONE(names, values, answer) .aliases = names, .choices = values, .help = answer
 #define TEXT_ROW(text)  { text },
 #define ROW(kind, field, default_text, values, kept_as, help_text, names) \

@@ -43,7 +43,7 @@
       "-o out-dir output-dir output save-dir logging-dir log-dir run-dir default-root-dir") \
     X(FLAG,    resume,           NULL,      NO_ARGUMENT,        COMMAND, \
       "continue a run, --resume runs/book; options that are given win", \
-      "-y resume-from-checkpoint resume-from resume-path") \
+      "resume-from-checkpoint resume-from resume-path") \
     X(TEXT,    init,             NULL,      ARGUMENT("CHECKPOINT"), KEPT, \
       "start from the weights of a checkpoint; another --context repeats or cuts its position table", \
       "model-name-or-path from-pretrained pretrained ckpt-path load-from") \
@@ -195,17 +195,21 @@
     /* Names that are no option here. GONE: options of earlier versions, with the values that do nothing. */ \
     T(ANSWER("dataset dataset-name", "give its text, such as data/NAME/input.txt of nanoGPT, or shards")) \
     T(ANSWER("-h eval-only do-eval evaluate", "use --eval CHECKPOINT FILE, also with --task hellaswag")) \
-    T(ANSWER("-r", "use --recompute gelu for 1, layernorm for 2")) \
+    T(CONVERTED("-r", "recompute 0=none 1=gelu 2=layernorm", "use --recompute gelu for 1, layernorm for 2")) \
+    T(CONVERTED("-y", "resume 1=yes", "use --resume for 1")) \
     T(ANSWER("chat", "use --sample CHECKPOINT --interactive")) \
     T(ANSWER("train.py sample.py", "leave this word out: train_gpt is the program")) \
     T(ANSWER("quiet verbose silent", "use --log-every N; log.csv has every step, remove it")) \
-    T(ANSWER("decay-lr", "use --schedule constant for False; remove it")) \
-    T(ANSWER("warmup-ratio", "use --warmup N, with N = its value x --steps")) \
-    T(ANSWER("-q learning-rate-decay-frac final-lr-frac min-lr-ratio", "use --min-lr N, with N = its value x --lr")) \
-    T(ANSWER("gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches " \
-             "global-batch-size", "use --total-batch N, in tokens: a micro-batch has --batch x --context")) \
-    T(ANSWER("-m eval-iters eval-batches val-max-steps val-steps val-batches limit-val-batches max-eval-samples", \
-             "use --val-tokens N, in tokens: a batch has --batch x --context")) \
+    T(CONVERTED("decay-lr", "schedule False=constant", "use --schedule constant for False; remove it")) \
+    T(CONVERTED("warmup-ratio", "warmup steps", "use --warmup N, with N = its value x --steps")) \
+    T(CONVERTED("-q learning-rate-decay-frac final-lr-frac min-lr-ratio", "min-lr lr", \
+                "use --min-lr N, with N = its value x --lr")) \
+    T(CONVERTED("gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches", \
+                "total-batch batch context", "use --total-batch N, in tokens: a micro-batch has --batch x --context")) \
+    T(CONVERTED("global-batch-size", "total-batch context", "use --total-batch N, with N = its value x --context")) \
+    T(CONVERTED("-m eval-iters eval-batches val-max-steps val-steps val-batches limit-val-batches", \
+                "val-tokens batch context", "use --val-tokens N, in tokens: a batch has --batch x --context")) \
+    T(CONVERTED("max-eval-samples", "val-tokens context", "use --val-tokens N, with N = its value x --context")) \
     T(ANSWER("init-from", "use --init CHECKPOINT to start from weights, --resume to continue a run")) \
     T(ANSWER("tokenize train-tokenizer", "a program of its own, ./tokenize; see ./tokenize --help")) \
     T(ANSWER("overwrite-output-dir", "a run never overwrites another one; use another --out")) \

@@ -41,16 +41,27 @@ else
 fi
 
 printf 'import time\nn_layer = 6 # blocks\nno such line\nblock_size = 64\nout_dir = '"'o u t'"'\n' > "$dir/names.py"
-"$gpt" train.py "$dir/names.py" --block-size=32 --learning_rate 3e-4 2> "$dir/names.err"
-is "the answers to a file" "$(sed 's/ (.*//; s/, the value as.*//' "$dir/names.err")" \
+printf 'gradient_accumulation_steps = 5 * 8\neval_iters = 200\ndecay_lr = False\n' >> "$dir/names.py"
+"$gpt" train.py "$dir/names.py" --block-size=32 --learning_rate 3e-4 --batch 2 --eval_iters=10 -q 0.5 -r 1 -y 0 \
+    --warmup_ratio 0.1 2> "$dir/names.err"
+is "the answers to a file" "$(sed 's/ (.*//; s/, the value as.*//; s/ --batch 2/\n&/' "$dir/names.err")" \
     "train_gpt: train.py: leave this word out: train_gpt is the program
 train_gpt: --block-size: use --context N
 train_gpt: --learning_rate: use --lr N
+train_gpt: --eval_iters: use --val-tokens N, in tokens: a batch has --batch x --context
+train_gpt: -q: use --min-lr N, with N = its value x --lr
+train_gpt: -r: use --recompute gelu for 1, layernorm for 2
+train_gpt: -y: use --resume for 1
+train_gpt: --warmup_ratio: use --warmup N, with N = its value x --steps
 train_gpt: $dir/names.py:2: --n_layer: use --layers N
 train_gpt: $dir/names.py:3: 'no such line': want name = value
 train_gpt: $dir/names.py:4: --block_size: use --context N
 train_gpt: $dir/names.py:5: --out_dir: use --out DIR
-train_gpt: $dir/names.py: what has a counterpart here: $gpt FILE --out 'o u t' --layers 6 --context 32 --lr 0.0003"
+train_gpt: $dir/names.py:6: --gradient_accumulation_steps: use --total-batch N, in tokens: a micro-batch has --batch x --context
+train_gpt: $dir/names.py:7: --eval_iters: use --val-tokens N, in tokens: a batch has --batch x --context
+train_gpt: $dir/names.py:8: --decay_lr: use --schedule constant for False; remove it
+train_gpt: $dir/names.py: what has a counterpart here: $gpt FILE --out 'o u t' --layers 6 --context 32 --recompute gelu
+ --batch 2 --total-batch 2560 --lr 0.0003 --min-lr 0.00015 --schedule constant --val-tokens 640"
 close_test "a command of other programs is answered at once, in a line each, and with a command"
 
 for option in --help --version; do
