@@ -48,9 +48,12 @@ static void require_data(const char *option, const char *pattern) {
     globfree(&found);
 }
 
+typedef struct { Option *option; const char *text; } Saved;
+static void set_saved(void *saved) { option_set(((Saved *)saved)->option, ((Saved *)saved)->text); }
+
 char *resume_adopt_options(Option *table, const Json *json, const char *only) {
     const Json *settings = json_member(json, "settings", JSON_OBJECT);
-    char *changes = NULL, text[256];
+    char *changes = NULL, text[256], why[FAIL_LENGTH];
     size_t size;
     for (const Json *had = only ? NULL : settings->child; had; had = had->next) {
         const Option *gone = had->type == JSON_STRING ? options_find_gone(table, had->key, had->text) : NULL;
@@ -69,7 +72,7 @@ char *resume_adopt_options(Option *table, const Json *json, const char *only) {
                     shell_word(*now ? now : "none"));
         } else if (!o->given && *had) {
             if (!strcmp(o->name, "data") || !strcmp(o->name, "val-data")) require_data(o->name, had);
-            option_set(o, had);
+            if (fails(set_saved, &(Saved){ o, had }, why)) fail("%s: %s", settings->where, why);
             o->given = 1;
         }
     }
@@ -85,15 +88,24 @@ static int is_changed(const Json *state, Option *table, const char *name) {
     return strcmp(json_string(json_find(state, "settings"), name), option_text(options_find(table, name), now)) != 0;
 }
 
-/* "; the learning rate goes from 1.0e-04 to 3.1e-04": more --steps lengthen the schedule. */
-static void add_rates(Resume *r, Settings settings, Option *table) {
+/* "; the learning rate goes from 1.0e-04 to 3.1e-04", where the schedule has changed at this step. */
+static void add_rates(Resume *r, const Settings *s, Option *table) {
+    Settings saved = *s;
+    Option had[SETTINGS_ROWS];
+    const int64_t step = r->state.step;
+    for (int i = 0; i < SETTINGS_ROWS; i++) {
+        had[i] = table[i];
+        had[i].given = 0;
+        if (had[i].value) had[i].value = (char *)&saved + ((char *)had[i].value - (char *)s);
+    }
+    saved.min_lr = 0;                       /* unless it was given */
+    resume_adopt_options(had, r->json, "lr|min-lr|schedule|warmup|decay|steps");
+    const Schedule before = schedule_of(&saved, had), now = schedule_of(s, table);
+    const double rate = schedule_learning_rate(&now, step);
+    if (step == s->steps || rate == schedule_learning_rate(&before, step)) return;
     char *changes = r->changes;
-    const Schedule now = schedule_of(&settings, table);
-    settings.steps = strtoll(json_string(json_find(r->json, "settings"), "steps"), NULL, 10);
-    const Schedule before = schedule_of(&settings, table);
     r->changes = format_string("%s; the learning rate goes from %.1e to %.1e", changes,
-                               schedule_learning_rate(&before, r->state.step - 1),
-                               schedule_learning_rate(&now, r->state.step));
+                               schedule_learning_rate(&before, step - 1), rate);
     free(changes);
 }
 
@@ -112,7 +124,7 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     r.changes = resume_adopt_options(table, r.json, NULL);
     REQUIRE(r.state.step <= s->steps, "--steps %lld: %s has more: want --steps N above that, to train longer",
             (long long)s->steps, r.checkpoint);
-    if (is_changed(r.json, table, "steps") && !is_changed(r.json, table, "lr")) add_rates(&r, *s, table);
+    if (r.changes) add_rates(&r, s, table);
     return r;
 }
 

@@ -158,7 +158,7 @@ if in_turn 2; then
     refuses "--steps 50: $dir/extended/step-00000060 has more" "$gpt" --resume "$dir/extended" --steps 50 --dry-run
     expect "changed" "$gpt" --resume "$dir/extended" --steps 64 --batch 8 --lr 0.5 --clip 0.1 --dtype f32
     is "it says what" "$(grep '^changed: ' "$dir/expect.out")" \
-        "changed: --steps 60 -> 64, --batch 4 -> 8, --lr 0.001 -> 0.5, --clip 1 -> 0.1"
+        "changed: --steps 60 -> 64, --batch 4 -> 8, --lr 0.001 -> 0.5, --clip 1 -> 0.1; the learning rate goes from 1.0e-04 to 6.5e-02"
     is "tokens of a step" "$(cells "$dir/extended" tokens | tail -n 2 | paste -s | awk '{ print $2 - $1 }')" 128
     cp "$dir/text/train.txt" "$dir/edited.txt"
     expect "a text of two lines" "$gpt" --resume "$dir/extended" --prompt "$(printf 'a\nb')"
@@ -470,7 +470,7 @@ set_option() {    # set_option SETTINGS: the newest checkpoint has these, too, o
     rm "$step/checksums.xxh64"
 }
 set_option '"lr": "0.0x1"'
-in_turn 3 && refuses "--lr 0.0x1: want a number, 0 .. 1e6" $resume
+in_turn 3 && refuses "$step/state.json: --lr 0.0x1: want a number, 0 .. 1e6" $resume
 set_option '"keep-every": "5", &'
 in_turn 3 && refuses "sets --keep-every 5, which this version does not have: --keep 0 keeps all" $resume
 set_option '"log-jsonl": "yes", "keep-every": "0", "zero": "1", &'
