@@ -401,6 +401,7 @@ is "it says so once" "$(grep -ac 'the prompt has 26 tokens, the context 16: the 
 printf 'a\000b' > "$dir/zero"
 refuse_each <<END
 want --sample | $small --prompt -
+--stop: want --sample CHECKPOINT | --eval $dir/a-flash-f32 --stop x
 --interactive reads from stdin, and writes one sample | --sample $dir/a-flash-f32 --interactive --num-samples 2
 --stop 'x': the text of token ids is not known | --data $dir/zeros.bin --context 64 --sample-every 9 --stop x
 END
