@@ -203,7 +203,8 @@ static void open_outputs(Run *run) {
     run->info.out = out;
     ResumeInfo resume = { .step = state->step, .changes = run->resume.changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, &run->info, run->resume.checkpoint ? &resume : NULL);
-    if (!comm_rank) warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
+    if (!comm_rank && state->step < s->steps)
+        warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
     run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,
                           .report = &run->report, .keep = s->keep,
                           .snapshot = { .options = run->options, .tokenizer = run->tokenizer,

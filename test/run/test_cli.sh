@@ -244,6 +244,9 @@ if in_turn 2; then
 --early-stop 3: without --val-every | $text --context 64 --steps 30 --warmup 0 --early-stop 3 --val-every 0
 no validation: token shards need --val-data | --data $dir/zeros.bin --context 64 --steps 30 --warmup 0
 END
+    expect "a run" "$gpt" $text ${dry% *} --context 64 --steps 1 --warmup 1 --out "$dir/warned"
+    expect "a resume with nothing to do" "$gpt" --resume "$dir/warned"
+    is "its warnings" "$(grep -c 'warning: ' "$dir/expect.out")" 0
     close_test "one-line warnings"
 fi
 
