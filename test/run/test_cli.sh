@@ -306,6 +306,9 @@ if in_turn 3; then
         --out "$dir/bpe/joined"
     is "which is printed" "$(sed -n 's/: the tokenizer has no end-of-text token.*//p' "$dir/expect.out")" \
         "2 documents are joined"
+    echo "Once upon a time" > "$dir/bpe/tiny.txt"
+    expect "a tiny text" "$tokenize" "$dir/bpe/tiny.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/tiny"
+    says "its validation" "^train [0-9]* tokens, val [01] tokens: too few; want more --val-fraction$"
     refuse_each <<END
 empty: no tokenizer: want tokenizer.json | $dir/bpe/text.txt --tokenizer $dir/bpe/empty
 is a directory, want a file, or shards as '$dir/bpe/shards/train_*.bin' | $dir/bpe/shards
