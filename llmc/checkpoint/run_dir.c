@@ -271,8 +271,8 @@ char *run_dir_resolve(const char *path, char **note) {
     if (is_dir && !checkpoint_has_model(path)) {
         find_step(path, ANY_FILES, INT64_MAX, &last);
         REQUIRE(find_step(path, TO_LOAD, INT64_MAX, &found) >= 0, "%s: holds no checkpoint, want config.json and "
-                "model.safetensors (instead of pytorch_model.bin: save with safe_serialization=True), or directories "
-                "like step-00001000", path);
+                "model.safetensors (GPT-2's: start scripts/download_gpt2.sh again; of pytorch_model.bin: save with "
+                "safe_serialization=True), or directories like step-00001000", path);
         const char *missing = checkpoint_missing_file(last.text, 0);
         if (missing && !comm_rank) print_line(stderr, "%s has no %s and is ignored", last.text, missing);
         if (note) pick_best(&found, note);

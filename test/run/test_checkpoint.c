@@ -284,7 +284,7 @@ static void test_finding(void) {
     expect_fails("found: no such file or directory", resolve, out);
     directory_make(out);
     expect_found(run_dir_find(out, TO_RESUME, NULL), NULL);
-    expect_fails("holds no checkpoint, want config.json and model.safetensors", resolve, out);
+    expect_fails("holds no checkpoint, want config.json and model.safetensors (GPT-2's: start scripts/", resolve, out);
     save_step(out, &trainer, 2);
     save_step(out, &trainer, 10);
     expect_found(run_dir_find(out, TO_RESUME, NULL), s10);
