@@ -218,8 +218,14 @@ static void remove_step(const RunDir *dir, int64_t best, int64_t step) {
     checkpoint_remove(partial.text);
 }
 
+static int is_step(const struct dirent *entry) { return step_of(entry->d_name, "") >= 0; }
+static int newest_first(const struct dirent **a, const struct dirent **b) {
+    const long long difference = strtoll((*b)->d_name + 5, NULL, 10) - strtoll((*a)->d_name + 5, NULL, 10);
+    return difference < 0 ? -1 : difference > 0;
+}
+
 void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
-    Path path;
+    struct dirent **list = NULL;            /* one reading: with --keep 900 one for each took 1.1 s */
     require_unmoved(dir);
     restore_old(dir);
     remove_partials(dir);
@@ -231,8 +237,12 @@ void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
     int64_t kept = 0;
     if (best->outdated && !checkpoint_missing_file(run_dir_checkpoint(dir, best->outdated).text, 1))
         remove_step(dir, best->step, best->outdated);
-    for (int64_t next = state->step + 1; keep && (next = find_step(dir->path, TO_RESUME, next, &path)) >= 0; )
-        if (next != extra && kept++ >= keep) remove_step(dir, best->step, next);
+    for (int i = 0, count = keep ? scandir(dir->path, &list, is_step, newest_first) : 0; i < count; free(list[i++])) {
+        const int64_t step = step_of(list[i]->d_name, "");
+        const int is_whole = !checkpoint_missing_file(run_dir_checkpoint(dir, step).text, 1);
+        if (step <= state->step && step != extra && is_whole && kept++ >= keep) remove_step(dir, best->step, step);
+    }
+    free(list);
     REQUIRE(!error, "%s; --sample and --eval find the best without it", error);
 }
 
