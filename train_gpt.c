@@ -58,15 +58,18 @@ static void prepare_run(Run *run) {
         saved.T = (int)s->context;                                  /* --init: more rows of wpe, or fewer */
     run->tokenizer = tokenizer_choose(s, tokenizer_is_given, run->from, saved.V);
     const TextFormat format = text_format(s, run->tokenizer);
-    REQUIRE(s->data, "nothing to train on: want a text or token shards, such as ./train_gpt book.txt; see --help");
-    if (!run->resume.checkpoint && !s->val_data) s->val_data = corpus_val_beside(s->data);
+    REQUIRE(s->data || s->dry_run, "nothing to train on: want a text or token shards, such as ./train_gpt book.txt; "
+            "see --help");
+    if (s->data && !run->resume.checkpoint && !s->val_data) s->val_data = corpus_val_beside(s->data);
     run->corpus = corpus_open(s->data, s->val_data, s->val_fraction, &format);
-    if (!s->resume && !comm_rank) run->dir = run_dir_choose(s->out, s->data, 0, s->dry_run);
+    if (!s->resume && !comm_rank) run->dir = run_dir_choose(s->out, s->data ? s->data : "NAME", 0, s->dry_run);
     if (s->resume && !run->resume.checkpoint)
         print_line(stdout, "--resume: no checkpoint in %s: the run starts from step 0", run->dir.path);
-    const int bytes = tokens_are_bytes(run->corpus.train);
-    run->tokenizer = tokens_tokenizer(run->corpus.train);
     if (!run->from && !s->model) s->model = "d4";
+    if (s->data) run->tokenizer = tokens_tokenizer(run->corpus.train);
+    else if (!run->tokenizer)               /* a plan of GPT-2's sizes is one of its tokens */
+        run->tokenizer = s->vocab || (gpt_named(s->model, &saved) && saved.L >= 12) ? TOKENIZER_IDS : TOKENIZER_BYTES;
+    const int bytes = run->tokenizer == TOKENIZER_BYTES;
     run->config = model_config(s, run->from, &saved, tokenizer_vocabulary(run->tokenizer));
     tokenizer_check(run->tokenizer, run->config.V);
     REQUIRE(!bytes || run->config.V == 256, "%s %d: want 256, the tokens of a text are bytes; or --tokenizer DIR",
@@ -97,7 +100,7 @@ static void print_banner(Run *run) {
     }
     memory_plan_check(&plan, &run->config, s->attention, (int)s->batch, TRAIN);
     if (run->resume.changes) print_line(stdout, "changed: %s", run->resume.changes);
-    if (s->dry_run && !comm_rank)
+    if (s->dry_run && s->data && !comm_rank)
         warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
 }
 

@@ -59,8 +59,8 @@
       "only print the time of every op, over N steps; 20 is usual", "") \
     X(TEXT,    config,           NULL,      ARGUMENT("FILE"),   COMMAND, \
       "read options from a file, such as DIR/settings.txt", "") \
-    X(FLAG,    dry_run,          NULL,      NO_ARGUMENT,        COMMAND, "print settings and memory plan, and exit", \
-      "") \
+    X(FLAG,    dry_run,          NULL,      NO_ARGUMENT,        COMMAND, \
+      "print settings and memory plan, and exit; needs no data", "") \
     X(FLAG,    version,          NULL,      NO_ARGUMENT,        COMMAND, "print the version, and exit", "") \
     X(FLAG,    help,             NULL,      NO_ARGUMENT,        COMMAND, "or -h: print this, and exit", "") \
     \

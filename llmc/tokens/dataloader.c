@@ -325,6 +325,7 @@ void corpus_check(Corpus *c, int V) {
 }
 
 char *corpus_text(const Corpus *c) {
+    if (!c->train) return format_string("none");
     const char *unit = tokens_are_bytes(c->train) ? "bytes" : "tokens", *train = c->train->name;
     const long long count = c->train->count;
     if (!c->val) return format_string("%s, %lld %s to train on, no validation", train, count, unit);

@@ -68,6 +68,6 @@ Corpus corpus_open(const char *data, const char *val_data, double val_fraction, 
 /* "DIR/val_*.bin" for "DIR/train_*.bin", a new string, where tokenize has made such shards; else NULL. */
 char  *corpus_val_beside(const char *data);
 void   corpus_check(Corpus *corpus, int V);    /* tokens_check of both; fails on ranks with other data */
-char  *corpus_text(const Corpus *corpus);       /* "book.txt, 90000 bytes to train on, 10000 to validate on" */
+char  *corpus_text(const Corpus *corpus);       /* "book.txt, 90000 bytes to train on, 10000 to validate on"; "none" */
 
 #endif

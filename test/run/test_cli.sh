@@ -535,6 +535,7 @@ no checkpoint in $dir/none | --resume --out $dir/none
 want the directory of the run, such as --resume runs/book | --resume
 --resume --out none: want the directory of a run | --resume --out none
 nothing to train on |
+--model d5: want one of | --dry-run --model d5
 lora: is a LoRA adapter: want it merged into its model, in Python model.merge_and_unload() | $text --init $dir/lora
 (scripts/download_gpt2.sh downloads GPT-2 to data/gpt2) | $text --init gpt2
 --resume $dir/nothere: no such directory or file: want the directory of a run | --resume $dir/nothere
@@ -558,6 +559,10 @@ in_turn 5 && expect "a text beside them" "$gpt" --resume "$dir/a-flash-f32/book.
 rm "$dir/a-flash-f32/book.txt"
 find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/after"
 expect "nothing in an earlier run has changed" cmp "$dir/before" "$dir/after"
+for plan in "462K --model d2" "124M --model gpt2 --recompute block --batch 1" "954K --model d2 --vocab 4096"; do
+    expect "a plan without data" "$gpt" --dry-run ${plan#* }
+    says "its parameters" " ${plan%% *} parameters,"
+done
 close_test "errors are one line, exit code 1, and change nothing"
 
 # ---- --profile: every op of 4 steps of two micro-batches. $ms etc. are columns, counted from the last one.
