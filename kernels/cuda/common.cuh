@@ -29,15 +29,13 @@ template <class P, class A> static P argument_of(const A &x) {
 }
 
 template <class... P, class... A>
-static void launch_kernel(const char *name, bool is_early, unsigned cluster, void (*kernel)(P...), dim3 grid,
-                          dim3 block, size_t smem_bytes, const A &...arguments) {
-    cudaLaunchAttribute attribute[2] = {};
-    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[0].val.programmaticStreamSerializationAllowed = 1;
-    attribute[1].id = cudaLaunchAttributeClusterDimension;
-    attribute[1].val.clusterDim = { cluster, 1, 1 };
-    const unsigned attributes = is_early && cuda_arch() == 90 ? 1 + (cluster > 1) : 0;
-    const cudaLaunchConfig_t config = { grid, block, smem_bytes, cuda_stream, attribute, attributes };
+static void launch_kernel(const char *name, bool is_early, void (*kernel)(P...), dim3 grid, dim3 block,
+                          size_t smem_bytes, const A &...arguments) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    const unsigned attributes = is_early && cuda_arch() == 90;
+    const cudaLaunchConfig_t config = { grid, block, smem_bytes, cuda_stream, &attribute, attributes };
     allow_smem(kernel, smem_bytes);
     const cudaError_t error = cudaLaunchKernelEx(&config, kernel, argument_of<P>(arguments)...);
     REQUIRE(error == cudaSuccess, "cuda: %s: %s", name, cudaGetErrorString(error));
@@ -47,13 +45,11 @@ static void launch_kernel(const char *name, bool is_early, unsigned cluster, voi
 /* The one way to start a kernel. Parentheses keep a template's commas together:
    LAUNCH((norm_kernel<float, 4>), grid, block, smem_bytes, arguments...)
    Sizes of 64 bits become a kernel's int. */
-#define LAUNCH(kernel, ...) launch_kernel(#kernel, false, 1, kernel, __VA_ARGS__)
+#define LAUNCH(kernel, ...) launch_kernel(#kernel, false, kernel, __VA_ARGS__)
 
 /* For a kernel that waits for the one before it by a function below: on compute capability 9.0 its blocks take their
-   places while that one still runs (programmatic dependent launch); _CLUSTERS: in clusters of `cluster` blocks along x.
-   Other GPUs do neither. */
-#define LAUNCH_EARLY(kernel, ...)                   launch_kernel(#kernel, true, 1, kernel, __VA_ARGS__)
-#define LAUNCH_EARLY_CLUSTERS(kernel, cluster, ...) launch_kernel(#kernel, true, cluster, kernel, __VA_ARGS__)
+   places while that one still runs (programmatic dependent launch). */
+#define LAUNCH_EARLY(kernel, ...) launch_kernel(#kernel, true, kernel, __VA_ARGS__)
 
 /* Lets the next kernel take its places. */
 __device__ inline void launch_next() {

@@ -93,9 +93,6 @@ DEVICE int cluster_rank() {
 DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
-/* The same in two steps. The arrival orders no writes but those of mbarrier_init before a fence_mbarrier_init. */
-DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-DEVICE void cluster_wait()           { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 /* The address that `address` of this block has in block `rank` of the cluster */
 DEVICE uint32_t map_to_block(uint32_t address, int rank) {
     uint32_t mapped;
@@ -105,18 +102,10 @@ DEVICE uint32_t map_to_block(uint32_t address, int rank) {
 DEVICE void mbarrier_arrive_cluster(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
-/* 16, 8 or 4 bytes, which complete at `barrier` of the same block */
+/* 16 bytes, which complete at `barrier` of the same block */
 DEVICE void st_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
                  :: "r"(to), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
-}
-DEVICE void st_async(uint32_t to, uint64_t a, uint32_t barrier) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];"
-                 :: "r"(to), "l"(a), "r"(barrier) : "memory");
-}
-DEVICE void st_async(uint32_t to, uint32_t a, uint32_t barrier) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
-                 :: "r"(to), "r"(a), "r"(barrier) : "memory");
 }
 /* To the same address of each block in the mask `blocks`, and completes at the same barrier of each */
 DEVICE void cp_async_bulk_tensor_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier, int blocks,
@@ -215,16 +204,6 @@ DEVICE int atom_cas_acquire(int *flag, int expected, int desired) {
 }
 DEVICE void red_add_release(int *flag, int x) {
     asm volatile("red.release.gpu.global.add.s32 [%0], %1;" :: "l"(__cvta_generic_to_global(flag)), "r"(x) : "memory");
-}
-
-DEVICE ulonglong2 ld_relaxed(const ulonglong2 *from) {
-    ulonglong2 x;
-    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
-                 : "=l"(x.x), "=l"(x.y) : "l"(__cvta_generic_to_global(from)) : "memory");
-    return x;
-}
-DEVICE void red_add(uint64_t *to, uint64_t x) {
-    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" :: "l"(__cvta_generic_to_global(to)), "l"(x) : "memory");
 }
 
 /* Each of two floats, on 8 bytes, is added atomically. */

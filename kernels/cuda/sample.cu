@@ -1,20 +1,19 @@
-/* The choice of the next token. Several blocks, on Hopper a cluster, share a row of logits. They exchange the maximum,
+/* The choice of the next token. Several blocks share a row of logits. They exchange the maximum,
    the measure of each digit of a threshold, and the sum before the draw. Sums are of integers: the bits do not depend
    on the number of blocks. A warp has a contiguous part of the row. */
 #include "partial_sums.cuh"
-#include "ptx_sm90.cuh"
 extern "C" {
 #include "../sample.h"
 }
 
 typedef unsigned long long Fixed;       /* a weight, 0 to 1, in units of 2^-38: up to 2^25 of them */
 
-enum { THREADS = 1024, WARPS = THREADS / 32, MAX_ROWS = 64, MAX_SLICES = 32, CLUSTER = 8 };
+enum { THREADS = 1024, WARPS = THREADS / 32, MAX_ROWS = 64, MAX_SLICES = 32 };
 enum { DIGIT_BITS = 10, LEVELS = 3, BATCH = 8 };
 enum { BEST, SUM, EXCHANGES };
 static_assert(THREADS == 1 << DIGIT_BITS, "a thread per digit");
 
-/* Of a launch: where the blocks of a row exchange results; on Hopper only the measures. */
+/* Of a launch: where the blocks of a row exchange results. */
 static __device__ struct Row {
     Fixed    measure[2][LEVELS][THREADS];   /* of top_k, of top_p: by digit */
     Fixed    word[EXCHANGES][MAX_SLICES];
@@ -67,46 +66,16 @@ template <class F> __device__ static inline void for_each(const float *x, int be
     }
 }
 
-/* The blocks of a row. pass: called by all threads, once for each `which`; returns x of block `lane`, 0 where there is
-   none. meet: waits for all, and for their writes. On Hopper pass does not meet: cluster_sync is a fence for the whole
-   GPU in each thread, and invalidates the L1. */
-#if __CUDA_ARCH__ == 900
-struct Blocks {
-    Fixed word[EXCHANGES][CLUSTER];
-    uint64_t full[EXCHANGES];
+/* The blocks of a row. meet: waits for all, and for their writes. */
+__device__ static inline void meet() { arrive(&exchange[blockIdx.y].arrivals, gridDim.x, gridDim.x); }
 
-    __device__ void init() {
-        if (threadIdx.x == 0) {
-            for (int i = 0; i < EXCHANGES; i++) {
-                mbarrier_init(shared_address(&full[i]), 1);
-                mbarrier_arrive_expect_tx(shared_address(&full[i]), sizeof word[i]);
-            }
-            fence_mbarrier_init();
-        }
-        cluster_sync();
-    }
-    __device__ Fixed pass(int which, Fixed x) {
-        const int lane = threadIdx.x % 32;
-        if (threadIdx.x < CLUSTER)
-            st_async(map_to_block(shared_address(&word[which][blockIdx.x]), lane), (uint64_t)x,
-                     map_to_block(shared_address(&full[which]), lane));
-        mbarrier_wait(shared_address(&full[which]), 0);
-        return lane < CLUSTER ? word[which][lane] : 0;
-    }
-    __device__ void meet() { cluster_sync(); }
-};
-#else
-struct Blocks {
-    __device__ void init() {}
-    __device__ void meet() { arrive(&exchange[blockIdx.y].arrivals, gridDim.x, gridDim.x); }
-    __device__ Fixed pass(int which, Fixed x) {
-        Fixed *const word = exchange[blockIdx.y].word[which];
-        if (threadIdx.x == 0) word[blockIdx.x] = x;
-        meet();
-        return threadIdx.x % 32 < gridDim.x ? __ldcg(word + threadIdx.x % 32) : 0;
-    }
-};
-#endif
+/* Called by all threads, once for each `which`: x of block `lane`, 0 where there is none. */
+__device__ static inline Fixed pass(int which, Fixed x) {
+    Fixed *const word = exchange[blockIdx.y].word[which];
+    if (threadIdx.x == 0) word[blockIdx.x] = x;
+    meet();
+    return threadIdx.x % 32 < gridDim.x ? __ldcg(word + threadIdx.x % 32) : 0;
+}
 
 /* sum += x, as two words: a 64-bit atomicAdd in shared memory is a loop of compare-and-swap. */
 __device__ static inline void add(uint2 *sum, Fixed x) {
@@ -118,7 +87,7 @@ __device__ static inline void add(uint2 *sum, Fixed x) {
 /* The largest weight c for which the tokens of weights c and more, of those from `from` on, measure the target: k in
    number, or where k is 0 the share of their sum; 0 where all measure less. A digit of its bits at a time, of the three
    that weights up to 1 have; fewer where a single token has the digit. */
-__device__ static float find_cut(Blocks &blocks, const float *weight, int begin, int end, float from, int k,
+__device__ static float find_cut(const float *weight, int begin, int end, float from, int k,
                                  double share) {
     __shared__ uint2 of_block[THREADS];     /* 32 digits have most tokens of an untrained model: slow in the L2 */
     __shared__ Fixed of_warp[WARPS];
@@ -141,7 +110,7 @@ __device__ static float find_cut(Blocks &blocks, const float *weight, int begin,
         __syncthreads();
         const Fixed own_part = (Fixed)of_block[threadIdx.x].y << 32 | of_block[threadIdx.x].x;
         if (own_part) atomicAdd(measure + threadIdx.x, own_part);
-        blocks.meet();
+        meet();
         const unsigned own = THREADS - 1 - threadIdx.x;     /* the highest first */
         const Fixed of_own = __ldcg(measure + own), in_warp = warp_scan(of_own);
         if (lane == 31) of_warp[warp] = in_warp;
@@ -167,19 +136,16 @@ __device__ static float find_cut(Blocks &blocks, const float *weight, int begin,
 static __global__ void __launch_bounds__(THREADS, 1)
 sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, int V, Sampling s) {
     __shared__ Fixed of_warp[EXCHANGES][WARPS];
-    __shared__ Blocks blocks;
     float *const weight = logits + blockIdx.y * pitch;      /* the logits at first */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slices = gridDim.x, slice = blockIdx.x;
     const int length = (int)ceil_div(V, slices * WARPS);
     const int begin = min(V, (slice * WARPS + warp) * length), end = min(V, begin + length);
-    blocks.init();
-    griddepcontrol_wait();      /* in front of launch_next: token_sm90.cu reads early what the kernels before wrote */
-    launch_next();
+    wait_for_previous();
     const double own_uniform = uniform[blockIdx.y];
     if (s.top_k > 0 || s.top_p < 1) {
         for (int i = slice * THREADS + threadIdx.x; i < 2 * LEVELS * THREADS; i += slices * THREADS)
             ((Fixed *)exchange[blockIdx.y].measure)[i] = 0;
-        blocks.meet();
+        meet();
     }
     float lane_max = -INFINITY, zeros = 0;
     int at = V;
@@ -193,7 +159,7 @@ sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, 
     best = warp_max_key(best);
     if (lane == 0) of_warp[BEST][warp] = best;
     __syncthreads();
-    best = warp_max_key(blocks.pass(BEST, warp_max_key(of_warp[BEST][lane])));
+    best = warp_max_key(pass(BEST, warp_max_key(of_warp[BEST][lane])));
     if (!is_finite_key(best) || s.temperature == 0) {
         if (slice == 0 && threadIdx.x == 0)
             tokens[blockIdx.y] = is_finite_key(best) ? index_of(best) : -1 - index_of(best);
@@ -205,8 +171,8 @@ sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, 
     });
     __syncwarp();
     float cut = 0;
-    if (s.top_k > 0 && s.top_k < V) cut = find_cut(blocks, weight, begin, end, 0, s.top_k, 0);
-    if (s.top_p < 1)                cut = fmaxf(cut, find_cut(blocks, weight, begin, end, cut, 0, s.top_p));
+    if (s.top_k > 0 && s.top_k < V) cut = find_cut(weight, begin, end, 0, s.top_k, 0);
+    if (s.top_p < 1)                cut = fmaxf(cut, find_cut(weight, begin, end, cut, 0, s.top_p));
     const auto kept = [&](float w) { return w >= cut ? fixed(w) : 0; };
 
     /* A lane's part is contiguous, too. */
@@ -217,7 +183,7 @@ sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, 
     const Fixed lanes = warp_scan(sum);
     if (lane == 31) of_warp[SUM][warp] = lanes;
     __syncthreads();
-    const Fixed warps = warp_scan(of_warp[SUM][lane]), all = warp_scan(blocks.pass(SUM, of_lane(warps, 31)));
+    const Fixed warps = warp_scan(of_warp[SUM][lane]), all = warp_scan(pass(SUM, of_lane(warps, 31)));
     const Fixed before = of_lane(all, slice - 1) + of_lane(warps, warp - 1) + lanes - sum, total = of_lane(all, 31);
     const Fixed drawn = min((Fixed)(own_uniform * (double)total), total - 1);      /* may round up to total */
     Fixed left = drawn - before;
@@ -227,15 +193,14 @@ sample_kernel(int *tokens, float *logits, int64_t pitch, const double *uniform, 
     tokens[blockIdx.y] = i;
 }
 
-/* The blocks of a row wait for each other: a cluster, or at most as many as SMs, so that all are resident. */
+/* The blocks of a row wait for each other: at most as many as SMs, so that all are resident. */
 void sample_tokens(Tensor tokens, Tensor logits, Tensor uniform, int V, Sampling sampling) {
     check_sample_tokens(tokens, logits, uniform, V);
     for (int64_t b = 0, rows; b < logits.dim[0]; b += rows) {
         rows = min(logits.dim[0] - b, (int64_t)MAX_ROWS);
-        const int64_t slices = cuda_arch() == 90 ? (int64_t)CLUSTER
-                                                 : max((int64_t)1, min((int64_t)MAX_SLICES, cuda_sm_count() / rows));
-        LAUNCH_EARLY_CLUSTERS(sample_kernel, CLUSTER, dim3((unsigned)slices, (unsigned)rows), THREADS, 0,
-                              (int *)tokens.data + b, (float *)logits.data + b * logits.pitch, logits.pitch,
-                              (const double *)uniform.data + b, V, sampling);
+        const int64_t slices = max((int64_t)1, min((int64_t)MAX_SLICES, cuda_sm_count() / rows));
+        LAUNCH_EARLY(sample_kernel, dim3((unsigned)slices, (unsigned)rows), THREADS, 0, (int *)tokens.data + b,
+                     (float *)logits.data + b * logits.pitch, logits.pitch, (const double *)uniform.data + b, V,
+                     sampling);
     }
 }

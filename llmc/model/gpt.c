@@ -10,7 +10,6 @@
 #include "../../kernels/layernorm.h"
 #include "../../kernels/matmul.h"
 #include "../../kernels/profile.h"
-#include "../../kernels/token.h"
 #include "../base/random.h"
 
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
@@ -114,25 +113,6 @@ static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
     drop(m, a->branch, l, PROJECTION);
     residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
     matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
-}
-
-/* The i-th token of a step of one sequence, in one kernel. Returns 0 where there is none for the shape. */
-static int token_pass(GPT *m, int i) {
-    const Params *p = &m->params;
-    const BlockParams *w = p->block;
-    const BlockActs *s = m->acts.block;
-    if (!m->spec.position || m->cached != 1 || m->before_group || strcmp(m->attention->name, "flash")) return 0;
-    const Tensor token = i ? tensor_of((int32_t *)m->acts.next.data + i - 1, I32, 1, 1) : m->acts.tokens;
-    TokenNetwork n = { .token = token, .position = m->acts.position, .ahead = i, .wte = p->wte, .wpe = p->wpe,
-                       .lnfw = p->lnfw, .lnfb = p->lnfb, .cache = s->cache, .L = m->config.L, .NH = m->config.NH,
-#define OF_FIRST(field, ...) .field = w->field,
-                       BLOCK_PARAMS(OF_FIRST) .scale = m->spec.scale };
-#undef OF_FIRST
-    if (n.L > 1) {
-        n.block_bytes = (char *)w[1].ln1w.data - (char *)w[0].ln1w.data;
-        n.cache_bytes = (char *)s[1].cache.data - (char *)s[0].cache.data;
-    }
-    return token_forward(m->acts.lnf, &n);
 }
 
 void gpt_forward(GPT *m) {
@@ -241,25 +221,17 @@ Tensor gpt_last_logits(GPT *m) {
     return logits;
 }
 
-int gpt_next(GPT *m, Sampling sampling, int count, const double *uniform, int32_t *next) {
+void gpt_next(GPT *m, Sampling sampling, const double *uniform, int32_t *next) {
     const int is_step = m->spec.position != NULL, B = m->cached;
-    device_upload(m->acts.uniform.data, uniform, sizeof *uniform * (size_t)(count * B));
-    if (!is_step || device_graph_begin(&m->step, m->one_kernel ? count : 1)) {
-        int i = 0, one_kernel;
+    device_upload(m->acts.uniform.data, uniform, sizeof *uniform * (size_t)B);
+    if (!is_step || device_graph_begin(&m->step, 1)) {
         device_freeze_weights(!m->before_group);       /* before_group may write weights */
-        do {
-            one_kernel = token_pass(m, i);
-            if (!one_kernel) gpt_forward(m);
-            sample_tokens(tensor_of((int32_t *)m->acts.next.data + i, I32, 1, B), gpt_last_logits(m),
-                          tensor_of((double *)m->acts.uniform.data + i, F64, 1, B), m->config.V, sampling);
-        } while (one_kernel && ++i < count);
+        gpt_forward(m);
+        sample_tokens(m->acts.next, gpt_last_logits(m), m->acts.uniform, m->config.V, sampling);
         device_freeze_weights(0);
-        if (is_step) m->one_kernel = one_kernel;
     }
     if (is_step) device_graph_end(&m->step);
-    if (!is_step || !m->one_kernel) count = 1;
-    device_download(next, m->acts.next.data, sizeof *next * (size_t)(count * B));
-    return count;
+    device_download(next, m->acts.next.data, sizeof *next * (size_t)B);
 }
 
 void gpt_logits(GPT *m, int64_t token, float *logits) {

@@ -31,11 +31,8 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
 Tensor gpt_last_logits(GPT *m);
 
 /* With a cache: gpt_forward, and the tokens (B) that follow the last ones, chosen as kernels/sample.h says with uniform
-   (B); both on the host. count: 1; or, for a single sequence, up to GPT_TOKENS_AHEAD, with uniform (count): where the
-   backend has a kernel for a whole token (kernels/token.h), it chooses count tokens, each following the one before,
-   with one return to the host. Returns the number, 1 or count. sampling is the same until gpt_set_cache: a count that
-   two calls in sequence have is recorded as one CUDA graph. */
-int gpt_next(GPT *m, Sampling sampling, int count, const double *uniform, int32_t *next);
+   (B); both on the host. sampling is the same until gpt_set_cache: the work of a token is recorded as a CUDA graph. */
+void gpt_next(GPT *m, Sampling sampling, const double *uniform, int32_t *next);
 
 /* Logits (V) after one token of the batch, on the host; after gpt_forward. Token t of sequence b is b T + t. */
 void gpt_logits(GPT *m, int64_t token, float *logits);

@@ -356,8 +356,7 @@ static size_t acts_layout(GPT *m, int batch, int tokens, int first) {
     int64_t kept = words_of(m->attention->kept_bytes(&m->spec));
     int64_t work = words_of(m->ring.split.size ? ring_workspace_bytes(&m->ring)
                                                : attention_workspace_bytes(m->attention, &m->spec));
-    int64_t word = rate > 0 ? 2 : 0, positions = m->cached ? 1 : m->ring.split.size ? tokens : 0;
-    int64_t ahead = !m->cached ? 0 : m->cached > GPT_TOKENS_AHEAD ? m->cached : GPT_TOKENS_AHEAD;
+    int64_t word = rate > 0 ? 2 : 0, samples = m->cached, positions = m->cached ? 1 : m->ring.split.size ? tokens : 0;
     const DType ACT = config->dtype;
     char prefix[40] = "";
     Acts *model = &m->acts;

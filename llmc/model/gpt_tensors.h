@@ -131,8 +131,8 @@ Tensor tensor_table_flat(const TensorTable *table, DType dtype);    /* the whole
     X(sequence,   SHAPE(word),         I32,   KEPT)     /* dropout: number of the first sequence, 64 bits */ \
     X(position,   SHAPE(positions),    I32,   KEPT)     /* generation: the first token's; where ranks share \
                                                            sequences: each local token's; else empty: 0 */ \
-    X(uniform,    SHAPE(ahead),        F64,   KEPT)     /* generation: random numbers, */ \
-    X(next,       SHAPE(ahead),        I32,   KEPT)     /* and the tokens chosen with them */ \
+    X(uniform,    SHAPE(samples),      F64,   KEPT)     /* generation: random numbers, */ \
+    X(next,       SHAPE(samples),      I32,   KEPT)     /* and the tokens chosen with them */ \
     X(logits,     SHAPE(chunk, Vp),    ACT,   HEAD)         /* a chunk of rows of the head; F32 in evaluation */ \
     X(lnf,        SHAPE(B, T, C),      ACT,   FINAL | HEAD | D_FINAL) \
     X(dlnf,       SHAPE(B, T, C),      ACT,   SAME) \
@@ -158,7 +158,6 @@ typedef struct {
     Tensor cache;                  /* generation: k and v of all tokens so far, (B, context, 2C) */
     Tensor kv;                     /* k and v that the attention reads: views of qkv, or the cache */
 } BlockActs;
-enum { GPT_TOKENS_AHEAD = 32 };    /* tokens that gpt_next may choose before the host sees one */
 
 typedef struct {
     MODEL_ACTS(FIELD)
@@ -193,7 +192,6 @@ typedef struct {
     int              context;      /* tokens that the cache has room for */
     int              cached;       /* sequences in the cache; 0 = none, the activations are those of a batch */
     DeviceGraph      step;         /* gpt_next after a single token */
-    int              one_kernel;   /* step has one for the network (kernels/token.h) */
     int64_t          chunk;        /* rows of logits allocated */
     const int32_t   *loaded;       /* host memory of the last batch of gpt_load */
     float            dropout;      /* that batch's */

@@ -68,33 +68,29 @@ static void add_to_text(Samples *s, Text *t, int32_t token) {
     s->open -= t->has_ended;
 }
 
-/* Generates the next token of each sample; for a single sample possibly several, up to max and the end of the text. */
-static void generate(Samples *s, int64_t max) {
-    GPT *m = s->model;
-    const int samples = s->how->samples, n = (int)(s->count - s->cached), at = (int)(s->cached - s->first);
-    const int64_t room = max < m->context - at ? max : m->context - at;
-    const int count = samples > 1 ? 1 : room < GPT_TOKENS_AHEAD ? (int)room : GPT_TOKENS_AHEAD;
+/* Generates the next token of each sample. */
+static void generate(Samples *s) {
+    const int samples = s->how->samples, n = (int)(s->count - s->cached);
     int32_t *batch = host_alloc((size_t)(samples * n) * sizeof *batch, "the context of a sample");
-    double *uniform = host_alloc((size_t)(samples * count) * sizeof *uniform, "the random numbers of a token");
-    int32_t *next = host_alloc((size_t)(samples * count) * sizeof *next, "the tokens of a step");
+    double *uniform = host_alloc((size_t)samples * sizeof *uniform, "the random numbers of a token");
+    int32_t *next = host_alloc((size_t)samples * sizeof *next, "the next tokens");
     for (int b = 0; b < samples; b++) {
         for (int i = 0; i < n; i++) batch[b * n + i] = s->token[(s->cached + (size_t)i) * (size_t)samples + (size_t)b];
-        for (int i = 0; i < count; i++)
-            uniform[b + i] = random_uniform(s->how->seed, RANDOM_SAMPLE, (uint32_t)s->step,
-                                            (uint64_t)b << 40 | (uint64_t)(s->index + i));
+        uniform[b] = random_uniform(s->how->seed, RANDOM_SAMPLE, (uint32_t)s->step,
+                                    (uint64_t)b << 40 | (uint64_t)s->index);
     }
-    gpt_set_window(m, at, n);
-    gpt_load(m, batch, NULL);
-    const int made = gpt_next(m, s->how->sampling, count, uniform, next);
-    for (int b = 0; b < samples; b++)
+    gpt_set_window(s->model, (int)(s->cached - s->first), n);
+    gpt_load(s->model, batch, NULL);
+    gpt_next(s->model, s->how->sampling, uniform, next);
+    for (int b = 0; b < samples; b++) {
         REQUIRE(next[b] >= 0, "sample: the logit of token %d is not finite: the model has diverged, take an earlier "
                 "checkpoint", -1 - next[b]);
-    for (int i = 0; i < made && next[i] >= 0 && s->open; i++, s->index++) {
-        for (int b = 0; b < samples; b++) add_to_text(s, &s->text[b], next[i + b]);
-        s->cached = s->count;
-        append(s, next + i, 1);
-        make_room(s, 1);
+        add_to_text(s, &s->text[b], next[b]);
     }
+    s->index++;
+    s->cached = s->count;
+    append(s, next, 1);
+    make_room(s, 1);
     free(next);
     free(uniform);
     free(batch);
@@ -128,7 +124,7 @@ static void answer(Samples *s, const char *text) {
     s->open = s->how->samples;
     write_text(s, s->text);
     while (s->open && s->index < end && !is_interrupted && !stop_requested()) {
-        generate(s, end - s->index);
+        generate(s);
         write_text(s, s->text);
     }
     for (Text *t = s->text; t < s->text + s->how->samples; t++) {

@@ -1,5 +1,4 @@
-/* test_generation.c - Tokens through the cache: the logits are those of the whole context, and the tokens the same
-   however many are made at a time. */
+/* test_generation.c - Tokens through the cache: the logits are those of the whole context. */
 #include "reference.h"
 
 /* Tokens of all sequences pass through the cache: first so many at once, then one by one but for pieces of 3 and 9. The
@@ -52,22 +51,19 @@ static void cached_logits_are_those_of_the_context(const Reference *r, const cha
     cached_logits(r, attention, TRAIN, T / 2, T / 2 + 1);
 }
 
-static const Sampling plain_sampling = { .temperature = 1, .top_p = 1 };
-
 /* The next token behind one at the position, and the last activations, which the caller frees. */
 static float *next_token(GPT *m, int position, int32_t token, int32_t *next) {
     const double uniform = 0.5;
     gpt_set_window(m, position, 1);
     gpt_load(m, &token, NULL);
-    gpt_next(m, plain_sampling, 1, &uniform, next);
+    gpt_next(m, (Sampling){ .temperature = 1, .top_p = 1 }, &uniform, next);
     return download(m->acts.lnf);
 }
 
 static void no_hook(void *context, int group) { (void)context, (void)group; }
 
 /* Steps of generation, recorded, in several splits of the keys, some right behind a change of all weights; beside a
-   model with a hook, which may write weights: nothing of it is read early (device_freeze_weights). Heads of 128:
-   token_forward takes those of 64. */
+   model with a hook, which may write weights: nothing of it is read early (device_freeze_weights). */
 static void early_reads_change_no_bit(void) {
     const int T = strcmp(backend_name, "cpu") ? 300 : 9;
     for (int i = 0; i < 2; i++) {
@@ -93,93 +89,10 @@ static void early_reads_change_no_bit(void) {
     }
 }
 
-/* Tokens that a GPU takes through the network in one kernel (kernels/token.h), beside a model in f32; a third model has
-   the bits of the first. Models of different sizes alternate. The weights give the attention's scores a standard
-   deviation of about 2. A NaN in a bias makes the token negative. */
-static void token_in_one_kernel(void) {
-    static const struct { int L, NH, T; } shapes[] = { { 1, 4, 1024 }, { 2, 6, 63 }, { 3, 8, 513 }, { 3, 12, 1024 } };
-    enum { SHAPES = COUNT(shapes) };
-    const float nan = NAN;
-    GPT m[SHAPES][3];
-    double worst[SHAPES] = {0};
-    int32_t next;
-    int ran = 0;
-    if (device_refuse_dtype(BF16)) {
-        test_skip_reason = "this backend has no bf16";
-        return;
-    }
-    for (int i = 0; i < SHAPES; i++)
-        for (int k = 0; k < 3; k++) {
-            const int C = 64 * shapes[i].NH;
-            const GPTConfig config = { .L = shapes[i].L, .NH = shapes[i].NH, .C = C, .T = shapes[i].T, .V = 70,
-                                       .dtype = k == 1 ? F32 : BF16 };
-            gpt_create(&m[i][k], config, "auto", 1, config.T, GENERATE);
-            fill_normally(&m[i][k], 5, sqrt(1.4 / sqrt(C)), 0);
-        }
-    for (int position = 0; position < 1024; position++)
-        for (int i = 0; i < SHAPES; i++) {
-            const GPTConfig *config = &m[i][0].config;
-            const double limit = tolerance(config, 1, config->T);
-            float *lnf[3];
-            if (position >= config->T) continue;
-            for (int k = 0; k < 3; k++) lnf[k] = next_token(&m[i][k], position, position % 70, &next);
-            const double error = error_of(lnf[0], lnf[1], config->C);
-            worst[i] = fmax(worst[i], error);
-            EXPECT(error <= limit, "%d heads, position %d: error %.2g, want at most %.2g", config->NH, position, error,
-                   limit);
-            EXPECT(!memcmp(lnf[0], lnf[2], sizeof(float) * (size_t)config->C), "%d heads, position %d: other bits",
-                   config->NH, position);
-            for (int k = 0; k < 3; k++) free(lnf[k]);
-        }
-    for (int i = 0; i < SHAPES; i++) {
-        printf("  %d heads: error %.2g, bound %.2g\n", shapes[i].NH, worst[i],
-               tolerance(&m[i][0].config, 1, shapes[i].T));
-        ran += m[i][0].one_kernel;
-        device_upload(m[i][0].master.block[0].projb.data, &nan, sizeof nan);
-        gpt_cast_params(&m[i][0]);
-        free(next_token(&m[i][0], 0, 0, &next));
-        EXPECT(next < 0, "%d heads: a NaN is lost", shapes[i].NH);
-        for (int k = 0; k < 3; k++) gpt_free(&m[i][k]);
-    }
-    if (!ran) test_skip_reason = "this device has no kernel for a whole token";
-}
-
-/* The tokens of gpt_next up to the end of the context, several at a time where a kernel is there, and one at a time;
-   with and without thresholds. */
-static void tokens_ahead_are_those_one_at_a_time(void) {
-    enum { T = 600 };
-    const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
-    const GPTConfig config = { .L = 3, .NH = 4, .C = 256, .T = T, .V = 70, .dtype = dtype };
-    const Sampling samplings[] = { plain_sampling, { .temperature = 1, .top_k = 20, .top_p = 0.9 } };
-    int calls = 0;
-    for (int i = 0; i < COUNT(samplings); i++) {
-        int32_t token[2][T + 1] = {{0}};
-        for (int k = 0; k < 2; k++) {
-            GPT m;
-            gpt_create(&m, config, "auto", 1, T, GENERATE);
-            fill_normally(&m, 5, 0.1, 0);
-            for (int position = 0, made; position < T; position += made, calls++) {
-                double uniform[GPT_TOKENS_AHEAD];
-                const int room = T - position, count = k ? 1 : room < GPT_TOKENS_AHEAD ? room : GPT_TOKENS_AHEAD;
-                for (int j = 0; j < count; j++) uniform[j] = fmod((position + j) * 0.618, 1);
-                gpt_set_window(&m, position, 1);
-                gpt_load(&m, &token[k][position], NULL);
-                made = gpt_next(&m, samplings[i], count, uniform, &token[k][position + 1]);
-                EXPECT(made == 1 || made == count, "%d tokens, want 1 or %d", made, count);
-            }
-            gpt_free(&m);
-        }
-        EXPECT(!memcmp(token[0], token[1], sizeof token[0]), "other tokens");
-    }
-    if (calls == 2 * COUNT(samplings) * T) test_skip_reason = "this device has no kernel for a whole token";
-}
-
 int main(void) {
     test_device_open((DeviceOptions){0});
     RUN_REFERENCE(PLAIN, WITHOUT, cached_logits_are_those_of_the_context);
     RUN_REFERENCE(AWKWARD, WITHOUT, cached_logits_are_those_of_the_context);
     RUN(early_reads_change_no_bit);
-    RUN(token_in_one_kernel);
-    RUN(tokens_ahead_are_those_one_at_a_time);
     return test_close();
 }

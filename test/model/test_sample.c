@@ -379,14 +379,13 @@ static void text_ends_before_a_stop(void) {
     tokenizer_close(bpe);
 }
 
-/* A model whose token at position p is followed by 300 + p, at position 13 by the end of the text. Tokens that gpt_next
-   chose after it are dropped. */
-static void ends_amid_tokens_ahead(void) {
+/* A model whose token at position p is followed by 300 + p, at position 13 by the end of the text. */
+static void text_ends_at_its_end_token(void) {
     enum { C = 256, T = 64 };
     const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
     const GPTConfig config = { .L = 1, .NH = 4, .C = C, .T = T, .V = 50257, .dtype = dtype };
     const float one = 1, much = 100;
-    for (samples = 2; samples >= 1; samples--) {        /* one alone may have tokens ahead */
+    for (samples = 2; samples >= 1; samples--) {
         GPT m;
         char text[256], want[256] = "5 7 ";
         gpt_create(&m, config, "auto", samples, T, GENERATE);
@@ -517,6 +516,6 @@ int main(void) {
     RUN(tokens_from_logits);
     RUN(text_from_a_model);
     RUN(text_ends_before_a_stop);
-    RUN(ends_amid_tokens_ahead);
+    RUN(text_ends_at_its_end_token);
     return test_close();
 }
