@@ -90,7 +90,7 @@ END {
             if (largest > 10 * allowed) code = 1
             else if (largest > allowed && !code) code = 2
         }
-        for (end = points = thin(i, rows[i], 0); !seen[end]; ) end--
+        for (end = points = thin(i, rows[i]); !seen[end]; ) end--
         row(name_of(path[i]), sprintf("%.4f", running_mean(end, points)), i == 1 ? "-" : sprintf("%.2g", largest),
             i == 1 ? "-" : 20 * where + 1 " to " 20 * where + 20, verdict,
             ms[i] > 0 ? sprintf("%.1f k", tokens[i] / ms[i]) : "-", memory[i] == "" ? "-" : memory[i])

@@ -51,8 +51,8 @@ function setting_comment(path, name,   line, value) {
     return value
 }
 # The rows y_at[key, 1 .. n] as points, as in report.html: of more than 1000 rows 2, 4, ... become one. Sets per, the
-# rows of a point, and of each its mean, or last y, and low, high and seen, the number of known y. Returns their number.
-function thin(key, n, takes_last,   i, k, y) {
+# rows of a point, and of each its mean, low, high and seen, the number of known y. Returns their number.
+function thin(key, n,   i, k, y) {
     split("", seen); split("", low); split("", high)
     for (per = 1; per * 1000 < n; ) per *= 2
     for (i = 1; i <= n; i++) {
@@ -60,7 +60,7 @@ function thin(key, n, takes_last,   i, k, y) {
         if (y == "") continue
         k = int((i - 1) / per) + 1
         if (!seen[k]++) { low[k] = high[k] = y; mean[k] = 0 }
-        mean[k] = takes_last ? y : mean[k] + (y - mean[k]) / seen[k]
+        mean[k] += (y - mean[k]) / seen[k]
         if (y < low[k]) low[k] = y
         if (y > high[k]) high[k] = y
     }

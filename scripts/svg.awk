@@ -51,14 +51,6 @@ function count_text(count, largest) {
     if (largest < 1e7) return sprintf("%.7gk", count / 1e3)
     return largest < 1e10 ? sprintf("%.7gM", count / 1e6) : sprintf("%.7gG", count / 1e9)
 }
-# Three digits; 2e-8, where %g writes 2e-08.
-function number_text(y, largest) {
-    if (!y || largest >= 0.001) return sprintf("%.3g", y)
-    y = sprintf("%.2e", y)
-    sub(/\.?0*e/, "e", y)
-    sub(/e-0/, "e-", y)
-    return y
-}
 
 # ---- axes
 
@@ -75,16 +67,14 @@ function round_step(range, parts,   power, s) {
             if ((s == 1 || s == 2 || s == 5) && s * power * parts >= range * 0.9999) return s * power
 }
 # Grid lines and their values.
-function draw_y_axis(parts,   i, t, tick, digits, largest, y) {
+function draw_y_axis(parts,   i, t, tick, digits, y) {
     tick = round_step(y_to - y_from, parts)
-    largest = larger(y_to, -y_from)
     digits = 0
     for (t = tick; t < 0.9999 && digits < 7; t *= 10) digits++
     for (i = round_up(y_from / tick); i * tick <= y_to; i++) {
         y = i * tick
         printf "<path class=\"grid\" d=\"M%.1f,%.1f h%.1f\"/>\n", left, y_of(y), plot_width
-        write_text(left - 9, y_of(y) + 4, "tick", "end", largest >= 1e4 || !y ? count_text(y, largest) : \
-            largest < 0.001 ? number_text(y, largest) : sprintf("%." digits "f", y))
+        write_text(left - 9, y_of(y) + 4, "tick", "end", y ? sprintf("%." digits "f", y) : 0)
     }
 }
 function draw_x_axis(name) {

@@ -159,17 +159,15 @@ is "curves" "$(count '<path class="curve"' "$dir/loss.svg")" 2
 is "points of the validation" "$(count 'class="dot"' "$dir/loss.svg")" 3
 is "background" "$(count '<rect width="100%"' "$dir/loss.svg")" 0
 (cd "$dir" && "$plot" x=y.csv "odd/a&b=<c>") > "$dir/odd.svg"
-"$plot" --y all "$dir/runs/a" > "$dir/all.svg"
-"$plot" --y=loss,norm "$dir/runs/a" "$dir/runs/b" > "$dir/panels.svg"
-is "dashed curves of b" "$(grep -c 'class="curve" .* stroke-dasharray="7 4"' "$dir/panels.svg")" 2
+is "dashed curves of b" "$(grep -c 'class="curve" .* stroke-dasharray="7 4"' "$dir/loss.svg")" 1
 mkdir "$dir/begun"
 echo step,loss > "$dir/begun/log.csv"
 "$plot" "$dir/begun" "$dir/runs/a" > "$dir/begun.svg" 2> "$dir/begun.err" || wrong "a run that has begun: exit code $?"
 # steps of 1 and 3 with one of -9.1 and one that is unknown; of 2500, 4 become a point, their mean is 2
-awk 'BEGIN { print "step,loss,lr"; for (i = 1; i <= 2500; i++)
-    print i "," (i == 1500 ? -9.1 : i == 1200 ? "nan" : 1 + i % 2 * 2) "," 6e-8 * (1 - i / 2500) }' > "$dir/long.csv"
-"$plot" --y loss,lr "$dir/long.csv" > "$dir/long.svg"
-is "points of both panels" "$(grep 'class="curve"' "$dir/long.svg" | tr ML '\n' | grep -c ',')" 1250
+awk 'BEGIN { print "step,loss"; for (i = 1; i <= 2500; i++)
+    print i "," (i == 1500 ? -9.1 : i == 1200 ? "nan" : 1 + i % 2 * 2) }' > "$dir/long.csv"
+"$plot" "$dir/long.csv" > "$dir/long.svg"
+is "points" "$(grep 'class="curve"' "$dir/long.svg" | tr ML '\n' | grep -c ',')" 625
 for steps in 705 2533; do
     awk -v n=$steps 'BEGIN { print "step,loss"
         for (i = 1; i <= n; i++) print i "," (i == n && n == 705 ? "nan" : 99 / (99 + i)) }' > "$dir/end.csv"
@@ -191,19 +189,14 @@ loss validation 2.5000
 loss floor 1.2500
 odd x=y 2.0100
 odd a&amp;b=&lt;c&gt; 2.0000
-all 60
-all a 1
-all a 0.001
-all a 2000
-panels b 2.0100
+loss 60
 begun a 2.0000
 long long 2.0000
 long thin: each step; bold: mean of up to 52 steps
 long -8
-long 2e-8
 END
 expect "the run that is left out" grep -q 'begun/log.csv: no row with a loss yet' "$dir/begun.err"
-close_test "plot_loss.sh draws runs, panels and axes as asked, and thins long curves"
+close_test "plot_loss.sh draws runs and axes, and thins long curves"
 
 while IFS='|' read -r message arguments; do
     refuses "$message" sh -c 'cd "$1" && shift && exec "$@"' - "$dir" "$plot" $arguments
@@ -213,8 +206,6 @@ usage: scripts/plot_loss.sh|--html runs/a
 runs/c: no such run; want a run's directory or its log.csv|runs/c
 begun/log.csv: no row with a loss yet|begun
 runs/a/settings.txt: not a log of training steps: no column step|runs/a/settings.txt
---y lrs: want loss, norm, lr, speed or all|--y lrs runs/a
---y speed: no run has such values|--y speed runs/b
 END
 close_test "plot_loss.sh says what is missing"
 
@@ -280,7 +271,7 @@ for name in mawk gawk original-awk busybox; do
     with="env PATH=$dir/bin:$PATH"
     $with "$attention" "$bench" | cmp - "$dir/attention.svg" || wrong "$name: plot_attention.sh"
     $with "$plot" "$dir/runs/a" "$dir/runs/b/log.csv" | cmp - "$dir/loss.svg" || wrong "$name: plot_loss.sh"
-    $with "$plot" --y loss,lr "$dir/long.csv" | cmp - "$dir/long.svg" || wrong "$name: plot_loss.sh of a long run"
+    $with "$plot" "$dir/long.csv" | cmp - "$dir/long.svg" || wrong "$name: plot_loss.sh of a long run"
     $with "$compare" "$dir/runs/b" "$dir/runs/a/log.csv" | cmp - "$dir/two.out" || wrong "$name: compare_curves.sh"
 done
 close_test "every awk that is installed draws the same"
