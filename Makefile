@@ -238,9 +238,10 @@ bench-context: all
 #: bench-launch    start, heartbeat and end of up to 2,048 ranks that compute nothing
 bench-launch: all $(BUILD)/launch_probe
 	BUILD=$(BUILD) test/ranks/bench_launch.sh $(BENCH)
-#: bench-scaling   the training step on several GPUs compared with one (DATA=...)
-bench-scaling: all $(BUILD)/bench_comm
-	scripts/bench_scaling.sh $(DATA_OF) $(BENCH)
+#: bench-scaling   the training step on several GPUs compared with one (DATA=... GPUS='2 4 8')
+bench-scaling: all
+	PEERS='$(patsubst %,gpus-%,$(or $(GPUS),2))' scripts/bench_step.sh $(DATA_OF) \
+	    $(or $(BENCH),d12:64:1024 d12:16:1024 d48:16:1024)
 
 #: sanitize        make test under AddressSanitizer and UBSan
 sanitize:

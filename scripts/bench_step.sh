@@ -5,7 +5,8 @@
 # Memory, power and clock: from nvidia-smi, five times a second; the peak above the start, the highest power and its
 # clock, which mean little for a run of less than a second.
 # Beside ours, where they are set:
-#   PEERS="reference huggingface ..."   naive (ours with naive attention) and programs of scripts/bench_step_torch.py;
+#   PEERS="reference huggingface ..."   naive (ours with naive attention), gpus-2 (ours on 2 GPUs, a batch each; memory
+#                                       and power: GPU 0's), and programs of scripts/bench_step_torch.py;
 #                                       "" = none; without it reference and huggingface where PYTHON (python3) has torch
 #   NANOGPT=DIR   a checkout, for the peer nanogpt        LLMC=FILE   llm.c's train_gpt2cu
 # CSV=FILE: the figures also as a table for scripts/plot_attention.sh FILE speed,memory
@@ -48,9 +49,9 @@ run() {
     return $code
 }
 
-# row TITLE PROGRAM NAME TOKENS OURS: a row of the table, and the median in $dir/median
+# row TITLE PROGRAM TOKENS OURS: a row of the table, and the median in $dir/median
 row() {
-    awk -v title="$1" -v program="$2" -v tokens="$4" -v ours="$5" -v skip=10 -v median="$dir/median" \
+    awk -v title="$1" -v program="$2" -v tokens="$3" -v ours="$4" -v skip=10 -v median="$dir/median" \
         -v csv="${CSV:+$dir/csv}" -v key="$card,$dtype,$model,$B,$T" '
         function at(q,   i) { i = int(q * n + 0.5); return ms[i < 1 ? 1 : i] }
         FILENAME ~ /smi$/ {
@@ -65,7 +66,7 @@ row() {
             if (++seen <= skip) next
             for (i = 2; i <= NF; i++) if ($i == "ms" || $i == "ms,") value = $(i - 1)
             sub(/^\(/, "", value)
-            if (program == "train_gpt" || program == "naive")       # their ms have one digit
+            if (program ~ /^(train_gpt|naive|gpus-)/)               # their ms have one digit
                 for (i = 2; i <= NF; i++) if ($i == "tok/s") value = 1000 * tokens / $(i - 1)
             for (i = ++n; i > 1 && ms[i - 1] > value + 0; i--) ms[i] = ms[i - 1]
             ms[i] = value + 0
@@ -77,10 +78,10 @@ row() {
             printf("| %s | %s | %.2f (%.2f to %.2f) | %.1f k | %s | %s | %s |\n", title, program, middle, at(0.1),
                 at(0.9), tokens / middle, samples > 1 ? sprintf("%.1f GiB", (peak - before) / 1024) : "-",
                 samples > 1 ? sprintf("%.0f W, %.0f MHz", power, clock) : "-",
-                ours == "" ? "1" : sprintf("%.2f", middle / ours))
+                ours == "" ? "1" : sprintf("%.3f", middle / ours))
             if (csv != "") printf("%s,%s,%.3f,%.1f,%s\n", key, program, middle, 1000 * tokens / middle,
                 samples > 1 ? sprintf("%.3f", (peak - before) / 1024) : "") >> csv
-        }' "$dir/$3.smi" "$dir/$3.out"
+        }' "$dir/$2.smi" "$dir/$2.out"
 }
 
 exec 3> "$dir/table"
@@ -94,18 +95,18 @@ for spec in "$@"; do
     fi
     title="$model, B = $B, T = $T" all=$((steps + 10)) ours=
     for program in train_gpt $peers; do
+        n=1 options=
+        case $program in naive) options="--attention naive" ;; gpus-*) n=${program#gpus-} options="--gpus $n" ;; esac
         case $program in
-        train_gpt|naive)
-            attention=auto
-            [ $program = train_gpt ] || attention=naive
-            set -- "$gpt" --attention $attention --data "$source" --out none --model "$model" \
+        train_gpt|naive|gpus-*)
+            set -- "$gpt" $options --data "$source" --out none --model "$model" \
                 --context "$T" --batch "$B" --total-batch 0 --steps "$all" --dtype $dtype --lr 3e-4 --warmup 0 \
                 --val-every 0 --val-fraction 0 --log-every 1 ;;
         llmc) set -- stdbuf -oL "$LLMC" -i "$source" -j "$source" -e "$model" -b "$B" -t "$T" -d $((B * T)) -x "$all" \
             -l 3e-4 -c 0.1 -v $((all + 1)) -m 1 -s 0 -r 0 -pi fs -pf "$dir" -pn 1 -pr 0 -pg 1 ;;
         *) set -- "$python" "$here/bench_step_torch.py" "$program" "$source" "$model" "$B" "$T" "$all" ${NANOGPT:-} ;;
         esac
-        if run "$program" "$@" && row "$title" "$program" "$program" $((B * T)) "$ours" > "$dir/row"; then
+        if run "$program" "$@" && row "$title" "$program" $((n * B * T)) "$ours" > "$dir/row"; then
             [ $program != train_gpt ] || ours=$(cat "$dir/median")
         else
             why=$(cat "$dir/$program.err" "$dir/$program.out" | grep -v '^$' | tail -n 1 | cut -c 1-90 | tr '|' ' ')
