@@ -23,27 +23,16 @@ sources=$(find kernels llmc test data scripts ./*.c -type f 2>/dev/null |
           sed -n 's|^\./||; /\.[ch]$/p; /\.cuh\{0,1\}$/p; /\.cpp$/p' | sort)
 [ -n "$sources" ] || { echo "$PWD: no sources here" >&2; exit 1; }
 
-# "file:line dir target" of every quoted include; the target is relative to the root, with .. resolved.
+# "file:line dir target" of every quoted include; the target is relative to the root, with .. resolved. An include path
+# could hide a dependency: a name that starts at the root is taken as one.
 # shellcheck disable=SC2086
-includes=$(grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' /dev/null $sources | awk -F: '
-    {
-        dir = $1
-        if (!sub("/[^/]*$", "", dir)) dir = "."
-        target = $0
-        sub(/^[^"]*"/, "", target)
-        sub(/".*/, "", target)
-        depth = split(dir "/" target, part, "/")
-        path = ""
-        for (i = 1; i <= depth; i++) {
-            if (part[i] == "." || part[i] == "") continue
-            if (part[i] == "..") { if (!sub("/[^/]*$", "", path)) path = "" }
-            else path = path (path == "" ? "" : "/") part[i]
-        }
-        # an include path could hide a dependency: a name that starts at the root is taken as one
-        if (target ~ /^(kernels|llmc|test|data|scripts)\//) path = target
-        if (path !~ /\//) path = "./" path
-        print $1 ":" $2, dir, path
-    }')
+includes=$(grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' /dev/null $sources | sed -E '
+    s@^([^/:]*:)@./\1@
+    s@^(([^:]*)/[^/:]*:[0-9]+):[^"]*"((kernels|llmc|test|data|scripts)/[^"]*)".*@\1 \2 \3@
+    s@^(([^:]*)/[^/:]*:[0-9]+):[^"]*"([^"]*)".*@\1 \2 \2/\3@
+    :up
+    s@[^/ ]+/\.\./@@; t up
+    s@ ([^ /]*)$@ ./\1@; s@^\./@@')
 
 # arrows DIR ALLOWED: includes of files in DIR whose target is not directly in one of the ALLOWED directories.
 arrows() {
