@@ -2,6 +2,7 @@
 """Writes the files that test_import reads: small random GPT-2 models, saved by transformers in every supported layout,
 and their logits, losses and gradients computed by transformers.
 
+    python3 -m pip install torch transformers safetensors
     scripts/make_hf_models.py                     into test/reference/hf
     scripts/make_hf_models.py --out build/hf      elsewhere
 
@@ -12,14 +13,10 @@ its gradients with respect to the token tables, all rounded to f32. Its __metada
 import argparse
 import os
 import shutil
-import sys
 
-try:
-    import torch
-    import transformers
-    from safetensors.torch import save_file
-except ImportError as error:
-    sys.exit(f"make_hf_models: {error}; pip install torch transformers safetensors")
+import torch
+import transformers
+from safetensors.torch import save_file
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

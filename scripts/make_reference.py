@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the reference of test_gpt: HuggingFace's GPT2LMHeadModel in float64.
 
+    python3 -m pip install torch transformers safetensors
     scripts/make_reference.py                                       the two committed models, in test/reference
     scripts/make_reference.py --size 124M --out NAME.safetensors    GPT-2 124M: 1.1 GB, needs 6 GB of memory
 
@@ -12,13 +13,10 @@ and the norms before clipping. Shapes, hyperparameters and versions are in its _
 import argparse
 import sys
 
-try:
-    import numpy as np
-    import torch
-    import transformers
-    from safetensors.numpy import save_file
-except ImportError as error:
-    sys.exit(f"make_reference: {error}; pip install torch transformers safetensors numpy")
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import save_file
 
 # context: rows of the position table; "awkward" leaves some of them without a gradient and ignores a few targets.
 # max_norm is between the first and the last norm, so that some steps are clipped and some are not.

@@ -9,10 +9,7 @@ and tokenizers 0.23 use: every code point was compared.
 """
 import sys
 
-try:
-    import unicodedata2
-except ImportError as error:
-    sys.exit(f"make_unicode_table: {error}; pip install unicodedata2==16.0.0")
+import unicodedata2
 if unicodedata2.unidata_version != "16.0.0":
     sys.exit(f"make_unicode_table: unicodedata2 has Unicode {unicodedata2.unidata_version}, want 16.0.0")
 
