@@ -1,25 +1,12 @@
 #include "../layernorm.h"
-#include <math.h>
-#include <string.h>
 #include "../check_ops.h"
 #include "../gemm.h"
 #include "../profile.h"
+#include "vecmath.h"
 
 static const float EPS = 1e-5f;
 
-/* Sum of the expression for c in [0,n), in 16 lanes that are added pairwise at the end: vectorises without -ffast-math,
-   and a lane's rounding errors are those of a sum a 16th as long. */
-#define LANES 16
-#define LANE_SUM(total, n, expression) do { \
-        float lane[LANES] = {0}; \
-        int64_t i = 0; \
-        for (; i + LANES <= (n); i += LANES) \
-            for (int64_t j = 0; j < LANES; j++) { int64_t c = i + j; lane[j] += (expression); } \
-        for (int64_t c = i; c < (n); c++) lane[c - i] += (expression); \
-        for (int64_t half = LANES / 2; half; half /= 2) \
-            for (int64_t j = 0; j < half; j++) lane[j] += lane[j + half]; \
-        total = lane[0]; \
-    } while (0)
+enum { ROW_LANES = 16 };      /* partial sums of a row, and the columns that a thread takes at a time */
 
 void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                                 Tensor x, Tensor branch, Tensor weight, Tensor bias) {
@@ -37,9 +24,9 @@ void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor r
             row = to;
         }
         float total, squares;
-        LANE_SUM(total, C, row[c]);
+        LANE_SUM(total, ROW_LANES, C, row[c]);
         float mu = total / (float)C;
-        LANE_SUM(squares, C, (row[c] - mu) * (row[c] - mu));
+        LANE_SUM(squares, ROW_LANES, C, (row[c] - mu) * (row[c] - mu));
         float scale = 1.0f / sqrtf(squares / (float)C + EPS);
         float *restrict out = (float *)normed.data + r * C;
         for (int64_t c = 0; c < C; c++) out[c] = (row[c] - mu) * scale * w[c] + b[c];
@@ -57,11 +44,11 @@ static void weight_gradients(Tensor dweight, Tensor dbias, Tensor dnormed, Tenso
     const float *mu = mean.data, *scale = rstd.data;
     float *dw = dweight.data, *db = dbias.data;
     #pragma omp parallel for schedule(static)
-    for (int64_t first = 0; first < C; first += LANES) {
-        int64_t width = C - first < LANES ? C - first : LANES;
-        float w_total[LANES] = {0}, b_total[LANES] = {0};
+    for (int64_t first = 0; first < C; first += ROW_LANES) {
+        int64_t width = C - first < ROW_LANES ? C - first : ROW_LANES;
+        float w_total[ROW_LANES] = {0}, b_total[ROW_LANES] = {0};
         for (int64_t block = 0; block < rows; block += 64) {
-            float w_sum[LANES] = {0}, b_sum[LANES] = {0};
+            float w_sum[ROW_LANES] = {0}, b_sum[ROW_LANES] = {0};
             for (int64_t r = block; r < rows && r < block + 64; r++) {
                 const float *dn = (const float *)dnormed.data + r * C + first;
                 const float *row = (const float *)x.data + r * C + first;
@@ -91,8 +78,8 @@ void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, 
         const float *restrict dn = (const float *)dnormed.data + r * C;
         float mu = ((const float *)mean.data)[r], scale = ((const float *)rstd.data)[r];
         float g_sum, gx_sum;                    /* sums of g = dnormed * weight, and of g times the normalised x */
-        LANE_SUM(g_sum, C, dn[c] * w[c]);
-        LANE_SUM(gx_sum, C, dn[c] * w[c] * ((row[c] - mu) * scale));
+        LANE_SUM(g_sum, ROW_LANES, C, dn[c] * w[c]);
+        LANE_SUM(gx_sum, ROW_LANES, C, dn[c] * w[c] * ((row[c] - mu) * scale));
         float g_mean = g_sum / (float)C, gx_mean = gx_sum / (float)C;
         float *restrict to = (float *)dx.data + r * C;
         if (dx_into == OVERWRITE) memset(to, 0, (size_t)C * sizeof *to);

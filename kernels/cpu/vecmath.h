@@ -66,31 +66,30 @@ static inline float vec_max(const float *x, int64_t count) {
     return max;
 }
 
-static inline float vec_sum_lanes(const float lane[VEC_LANES]) {
-    float sum[VEC_LANES];
-    memcpy(sum, lane, sizeof sum);
-    for (int width = VEC_LANES / 2; width; width /= 2)
-        for (int j = 0; j < width; j++) sum[j] += sum[j + width];
-    return sum[0];
-}
+/* Sum of the expression for c in [0,n), in lanes that are added pairwise at the end: vectorises without -ffast-math, and
+   a lane's rounding errors are those of a sum as many times shorter. */
+#define LANE_SUM(total, lanes, n, expression) do { \
+        float lane[lanes] = {0}; \
+        int64_t i = 0; \
+        for (; i + (lanes) <= (n); i += (lanes)) \
+            for (int64_t j = 0; j < (lanes); j++) { const int64_t c = i + j; lane[j] += (expression); } \
+        for (int64_t c = i; c < (n); c++) lane[c - i] += (expression); \
+        for (int64_t half = (lanes) / 2; half; half /= 2) \
+            for (int64_t j = 0; j < half; j++) lane[j] += lane[j + half]; \
+        total = lane[0]; \
+    } while (0)
 
 /* x = exp(x - shift); returns the sum. */
 static inline float vec_exp_row(float *x, int64_t count, float shift) {
-    float lane[VEC_LANES] = {0};
-    int64_t i = 0;
-    for (; i + VEC_LANES <= count; i += VEC_LANES)
-        for (int j = 0; j < VEC_LANES; j++) lane[j] += x[i + j] = vec_exp(x[i + j] - shift);
-    for (int j = 0; i + j < count; j++) lane[j] += x[i + j] = vec_exp(x[i + j] - shift);
-    return vec_sum_lanes(lane);
+    float sum;
+    LANE_SUM(sum, VEC_LANES, count, x[c] = vec_exp(x[c] - shift));
+    return sum;
 }
 
 static inline float vec_dot(const float *x, const float *y, int64_t count) {
-    float lane[VEC_LANES] = {0};
-    int64_t i = 0;
-    for (; i + VEC_LANES <= count; i += VEC_LANES)
-        for (int j = 0; j < VEC_LANES; j++) lane[j] += x[i + j] * y[i + j];
-    for (int j = 0; i + j < count; j++) lane[j] += x[i + j] * y[i + j];
-    return vec_sum_lanes(lane);
+    float sum;
+    LANE_SUM(sum, VEC_LANES, count, x[c] * y[c]);
+    return sum;
 }
 
 #endif
