@@ -190,11 +190,12 @@ void check_attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, T
     REQUIRE(lse.ndim == 3 && lse.dim[1] >= 1 && out.ndim == 3 && out.dim[2] % lse.dim[1] == 0,
             "attention_merge: want out (B,T,NH*HS) and lse (B,NH,T), got %d and %d dimensions, %lld columns and "
             "%lld heads", out.ndim, lse.ndim, (long long)out.dim[2], (long long)lse.dim[1]);
-    check_tensor("attention_merge", "merged",   merged,   merged.dtype == BF16 ? BF16 : F32, 3, lse.dim[0], lse.dim[2],
-                 out.dim[2]);
-    check_tensor("attention_merge", "out",      out,      merged.dtype == BF16 ? out.dtype : F32, 3, lse.dim[0],
-                 lse.dim[2], out.dim[2]);
-    check_tensor("attention_merge", "part",     part,     F32, 3, lse.dim[0], lse.dim[2], out.dim[2]);
-    check_tensor("attention_merge", "lse",      lse,      F32, 3, lse.dim[0], lse.dim[1], lse.dim[2]);
-    check_tensor("attention_merge", "part_lse", part_lse, F32, 3, lse.dim[0], lse.dim[1], lse.dim[2]);
+    const char *op = "attention_merge";
+    const DType narrow = merged.dtype == BF16 ? out.dtype : F32;
+    check_float(op, "merged", merged, 3);
+    check_tensor(op, "merged", merged, merged.dtype, 3, lse.dim[0], lse.dim[2], out.dim[2]);
+    check_like(op, "out", out, narrow, merged, out.dim[2]);
+    check_like(op, "part", part, F32, merged, out.dim[2]);
+    check_like(op, "lse", lse, F32, lse, lse.dim[2]);
+    check_like(op, "part_lse", part_lse, F32, lse, lse.dim[2]);
 }

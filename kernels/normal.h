@@ -1,11 +1,12 @@
-/* normal.h - Normally distributed numbers from Philox, by Box and Muller 1958. The same bits in host code and
-   kernels, with any libm: every operation is an IEEE one, and where a product meets a sum it is an explicit fma. The
-   series are Taylor's; the first term left out is below 2^-54 of the result. */
+/* normal.h - Normally distributed numbers from Philox, by Box and Muller 1958. The same bits on every backend, in host
+   code and kernels, with any libm: every operation is an IEEE one, and where a product meets a sum it is an explicit
+   fma. The series are Taylor's; the first term left out is below 2^-54 of the result. */
 #ifndef KERNELS_NORMAL_H
 #define KERNELS_NORMAL_H
 #include <math.h>
 #include <string.h>
 #include "philox.h"
+#include "tensor.h"
 
 /* [0,1), 53 bits, from the upper bits of two words */
 PHILOX_FUNCTION double uniform_of(uint32_t low, uint32_t high) {
@@ -45,5 +46,9 @@ PHILOX_FUNCTION double cos_turns(double v) {
 PHILOX_FUNCTION double normal_of(Random128 r) {
     return sqrt(-2 * log_of(1 - uniform_of(r.word[0], r.word[1]))) * cos_turns(uniform_of(r.word[2], r.word[3]));
 }
+
+/* t F32, packed, on the device: element i = mean + deviation * normal_of(Philox4x32-10 of the counter { i, i >> 32,
+   word2, word3 } and the key), in double, rounded once. */
+void fill_normal(Tensor t, double mean, double deviation, uint64_t key, uint32_t word2, uint32_t word3);
 
 #endif

@@ -1,8 +1,8 @@
 /* rates.c - How fast the device copies and multiplies, measured: the lower bounds of a profile. */
 #include <math.h>
 #include "device.h"
-#include "fill.h"
 #include "gemm.h"
+#include "normal.h"
 #include "profile.h"
 #include "update.h"
 

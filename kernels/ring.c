@@ -29,8 +29,8 @@ void ring_copy_local(const RingSplit *s, int32_t *local, const int32_t *whole) {
     for (int i = 0; i < tokens; i++) local[i] = i < size ? first[i] : second[i - size];
 }
 
-/* Query rows from `row` on with keys 0 .. keys - 1: all of them, or, where causal, row i with keys j <= i. rows or keys
-   0: nothing. */
+/* Query rows from `row` on with keys 0 .. keys - 1: all of them, or, where causal, row i with keys j <= i. keys 0:
+   nothing. */
 typedef struct { int row, rows, keys, causal; } Part;
 
 /* What rank `rank` computes with the keys of rank `from`. */
@@ -38,10 +38,9 @@ static Part part_of(const RingSplit *s, int rank, int from) {
     const int local = ring_tokens(s, rank), other = ring_tokens(s, from);
     const int first = chunk_tokens(s, from < rank ? from : rank);
     if (from == rank) return (Part){ 0, local, local, 1 };
-    return from < rank ? (Part){ 0, local, first, 0 } : (Part){ first, local - first, other, 0 };
+    const Part part = from < rank ? (Part){ 0, local, first, 0 } : (Part){ first, local - first, other, 0 };
+    return part.rows ? part : (Part){0};
 }
-
-static int is_empty(Part p) { return !p.rows || !p.keys; }
 
 /* ---- A ring */
 
@@ -73,6 +72,8 @@ const char *ring_refuse(const Ring *r) {
 /* The data type of a step's results: the operands' where N = 2, with a single step. */
 static DType sum_dtype(const Ring *r) { return r->split.size == 2 ? r->spec.dtype : F32; }
 
+static Part local_part(const Ring *r) { return part_of(&r->split, r->split.rank, r->split.rank); }
+
 static AttentionSpec spec_of(const Ring *r, Part p, int heads, DType out_dtype) {
     AttentionSpec spec = r->spec;
     spec.B = 1;
@@ -97,9 +98,6 @@ static Step step_of(const Ring *r, int index) {
     return step;
 }
 
-/* Keys of a step to transfer: none where no row sees them. */
-static int64_t keys_of(Part p) { return is_empty(p) ? 0 : p.keys; }
-
 /* ---- Memory of a pass */
 
 /* The tensors of a unit: r->heads heads of one sequence, C columns. Keys with values, and their gradients, are
@@ -121,7 +119,7 @@ static size_t place(Tensor *t, char *base, size_t at, DType dtype, int64_t rows,
 }
 
 static void add_workspace(const Ring *r, Part p, DType out_dtype, size_t *bytes) {
-    if (is_empty(p)) return;
+    if (!p.keys) return;
     AttentionSpec spec = spec_of(r, p, r->heads, out_dtype);
     spec.out_into = ACCUMULATE;
     const size_t wanted = attention_workspace_bytes(attention_pick(r->attention, &spec), &spec);
@@ -137,13 +135,12 @@ static size_t place_work(const Ring *r, int is_backward, void *memory, Work *w) 
     size_t at = 0;
     for (int i = 0; i < steps; i++) {
         const Step s = step_of(r, i);
-        if (keys_of(s.others) > send_keys) send_keys = keys_of(s.others);
-        if (keys_of(s.part) > recv_keys)   recv_keys = keys_of(s.part);
+        if (s.others.keys > send_keys) send_keys = s.others.keys;
+        if (s.part.keys > recv_keys)   recv_keys = s.part.keys;
         add_workspace(r, s.part, D, &at);
     }
-    const Part local_part = part_of(&r->split, r->split.rank, r->split.rank);
-    add_workspace(r, local_part, D, &at);
-    add_workspace(r, local_part, dtype, &at);
+    add_workspace(r, local_part(r), D, &at);
+    add_workspace(r, local_part(r), dtype, &at);
     at = (at + 255) / 256 * 256;
     *w = (Work){0};
     at = place(&w->kv, memory, at, dtype, send_keys, 2 * C);
@@ -212,15 +209,15 @@ static int rank_of_run(const Ring *r, int number) { return comm_rank - r->split.
 /* The transfer of a step's keys and values. */
 static CommTransfer fetch(const Ring *r, const Work *w, int index) {
     const Step s = step_of(r, index);
-    return (CommTransfer){ tensor_row_range(w->kv, 0, keys_of(s.others)), rank_of_run(r, s.to),
-                           tensor_row_range(w->in[index % 2], 0, keys_of(s.part)), rank_of_run(r, s.from) };
+    return (CommTransfer){ tensor_row_range(w->kv, 0, s.others.keys), rank_of_run(r, s.to),
+                           tensor_row_range(w->in[index % 2], 0, s.part.keys), rank_of_run(r, s.from) };
 }
 
 /* The transfer of their gradients back to their rank. */
 static CommTransfer return_grads(const Ring *r, const Work *w, int index) {
     const Step s = step_of(r, index);
-    return (CommTransfer){ tensor_row_range(w->sent, 0, keys_of(s.part)), rank_of_run(r, s.from),
-                           tensor_row_range(w->returned, 0, keys_of(s.others)), rank_of_run(r, s.to) };
+    return (CommTransfer){ tensor_row_range(w->sent, 0, s.part.keys), rank_of_run(r, s.from),
+                           tensor_row_range(w->returned, 0, s.others.keys), rank_of_run(r, s.to) };
 }
 
 /* Copies the keys and values that other ranks need into the send buffer. */
@@ -236,7 +233,7 @@ static void pack(const Work *w, const AttentionOperands *x) {
 /* k, v: (1,p.keys,C). */
 static void part_forward(const Ring *r, const Work *w, const AttentionOperands *x, Part p, Into into, Tensor k,
                          Tensor v) {
-    if (is_empty(p)) return;
+    if (!p.keys) return;
     AttentionSpec spec = spec_of(r, p, r->heads, sum_dtype(r));
     AttentionOperands o = range_of(r, x, 0, p.row, p.rows, 0, r->heads);
     spec.out_into = into;
@@ -251,10 +248,10 @@ static void unit_forward(const Ring *r, const Work *w, const AttentionOperands *
     pack(w, x);
     CommTransfer transfer = fetch(r, w, 0);
     CommOp fetched = comm_exchange(&transfer, 1);
-    part_forward(r, w, x, part_of(&r->split, r->split.rank, r->split.rank), OVERWRITE, x->k, x->v);
+    part_forward(r, w, x, local_part(r), OVERWRITE, x->k, x->v);
     for (int i = 0; i < steps; i++) {
         const Part p = step_of(r, i).part;
-        const Tensor kv = rows_of(w->in[i % 2], 0, keys_of(p));
+        const Tensor kv = rows_of(w->in[i % 2], 0, p.keys);
         comm_wait(fetched);
         if (i + 1 < steps) {
             transfer = fetch(r, w, i + 1);
@@ -265,27 +262,13 @@ static void unit_forward(const Ring *r, const Work *w, const AttentionOperands *
     if (w->out.data && local) tensor_convert(x->out, rows_of(w->out, 0, local));
 }
 
-void ring_forward(const Ring *r, const AttentionOperands *all) {
-    Work w;
-    if (r->split.size == 1) {
-        attention_forward(attention_pick(r->attention, &r->spec), &r->spec, all);
-        return;
-    }
-    place_work(r, 0, all->work, &w);
-    for (int b = 0; b < r->spec.B; b++)
-        for (int head = 0; head < r->spec.NH; head += r->heads) {
-            const AttentionOperands x = range_of(r, all, b, 0, r->spec.Tq, head, r->heads);
-            unit_forward(r, &w, &x);
-        }
-}
-
 /* ---- Backward */
 
 /* This rank's block, some of the heads. */
 static void local_backward(const Ring *r, const AttentionOperands *x, int head, int heads) {
-    const Part p = part_of(&r->split, r->split.rank, r->split.rank);
+    const Part p = local_part(r);
     const AttentionSpec spec = spec_of(r, p, heads, r->spec.dtype);
-    if (is_empty(p) || !heads) return;
+    if (!p.keys || !heads) return;
     const AttentionOperands o = range_of(r, x, 0, 0, p.rows, head, heads);
     attention_backward(attention_pick(r->attention, &spec), &spec, &o);
 }
@@ -293,7 +276,7 @@ static void local_backward(const Ring *r, const AttentionOperands *x, int head, 
 /* dq: the first step overwrites it, its rows include those of all later steps. */
 static void step_backward(const Ring *r, const Work *w, const AttentionOperands *x, int index) {
     const Part p = step_of(r, index).part;
-    if (is_empty(p)) return;
+    if (!p.keys) return;
     AttentionSpec spec = spec_of(r, p, r->heads, sum_dtype(r));
     const Tensor kv = rows_of(w->in[index % 2], 0, p.keys), dkv = rows_of(w->dkv, 0, p.keys);
     AttentionOperands o = range_of(r, x, 0, p.row, p.rows, 0, r->heads);
@@ -309,7 +292,7 @@ static void step_backward(const Ring *r, const Work *w, const AttentionOperands 
 /* Packs the gradients of step `index`; those before it have been sent. */
 static void convert_to_send(const Ring *r, const Work *w, int index) {
     const Part p = step_of(r, index).part;
-    if (is_empty(p) || w->dkv.data == w->sent.data) return;
+    if (!p.keys || w->dkv.data == w->sent.data) return;
     tensor_convert(rows_of(w->sent, 0, p.keys), rows_of(w->dkv, 0, p.keys));
 }
 
@@ -322,7 +305,7 @@ static void add_to_keys(const AttentionOperands *x, Tensor from, int64_t keys) {
 
 /* Adds the gradients of local keys and values that another rank's step `index` has returned. */
 static void add_returned(const Ring *r, const Work *w, const AttentionOperands *x, int index) {
-    const int64_t local = r->spec.Tk, keys = keys_of(step_of(r, index).others);
+    const int64_t local = r->spec.Tk, keys = step_of(r, index).others.keys;
     if (!w->dkv_sum.data) {
         if (keys) add_to_keys(x, w->returned, keys);
         return;
@@ -353,7 +336,7 @@ static void unit_backward(const Ring *r, const Work *w, const AttentionOperands 
         if (i < steps) step_backward(r, w, x, i);
         else           local_backward(r, x, early, late);
     }
-    if (!is_empty(rows)) {
+    if (rows.keys) {
         const Tensor dq = rows_of(x->dq, rows.row, rows.rows);
         tensor_add(dq, rows_of(w->dq, rows.row, rows.rows), dq);
     }
@@ -361,16 +344,25 @@ static void unit_backward(const Ring *r, const Work *w, const AttentionOperands 
     add_returned(r, w, x, steps - 1);
 }
 
-void ring_backward(const Ring *r, const AttentionOperands *all) {
+/* ---- The passes */
+
+static void each_unit(const Ring *r, const AttentionOperands *all, int is_backward,
+                      void (*compute)(const Ring *, const Work *, const AttentionOperands *)) {
     Work w;
-    if (r->split.size == 1) {
-        attention_backward(attention_pick(r->attention, &r->spec), &r->spec, all);
-        return;
-    }
-    place_work(r, 1, all->work, &w);
+    place_work(r, is_backward, all->work, &w);
     for (int b = 0; b < r->spec.B; b++)
         for (int head = 0; head < r->spec.NH; head += r->heads) {
             const AttentionOperands x = range_of(r, all, b, 0, r->spec.Tq, head, r->heads);
-            unit_backward(r, &w, &x);
+            compute(r, &w, &x);
         }
+}
+
+void ring_forward(const Ring *r, const AttentionOperands *all) {
+    if (r->split.size > 1) each_unit(r, all, 0, unit_forward);
+    else                   attention_forward(attention_pick(r->attention, &r->spec), &r->spec, all);
+}
+
+void ring_backward(const Ring *r, const AttentionOperands *all) {
+    if (r->split.size > 1) each_unit(r, all, 1, unit_backward);
+    else                   attention_backward(attention_pick(r->attention, &r->spec), &r->spec, all);
 }

@@ -4,8 +4,6 @@
 
 void attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse) {
     check_attention_merge(merged, lse, out, part, part_lse);
-    REQUIRE(merged.dtype == F32, "attention_merge: merged is %s: the CPU computes in f32 only",
-            dtype_name(merged.dtype));
     const int64_t NH = lse.dim[1], T = lse.dim[2], HS = out.dim[2] / NH;
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < tensor_rows(lse) * T; row++) {          /* row of lse: (b, h, t) */

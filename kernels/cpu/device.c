@@ -37,16 +37,17 @@ int device_count(void) { return 0; }
 
 /* The value of the first line "key: value" or "key value" of a file in /proc or /sys; for the key "" the first line.
    0 = not found. */
-static int proc_line(const char *path, const char *key, char *value, size_t size) {
-    FILE *file = fopen(path, "r");
-    char line[512];
+static int proc_line(const char *dir, const char *name, const char *key, char value[128]) {
+    char path[5000], line[512];
     int found = 0;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "r");
     while (file && !found && fgets(line, sizeof line, file)) {
         char *rest = line + strlen(key);
         if (strncmp(line, key, strlen(key)) != 0 || (*key && !strchr(" \t:", *rest))) continue;
         rest += strspn(rest, " \t:");
         rest[strcspn(rest, "\n")] = 0;
-        snprintf(value, size, "%s", rest);
+        snprintf(value, 128, "%s", rest);
         found = 1;
     }
     if (file) fclose(file);
@@ -54,9 +55,9 @@ static int proc_line(const char *path, const char *key, char *value, size_t size
 }
 
 /* The number there; `otherwise` for another text, such as "max". */
-static int64_t proc_number(const char *path, const char *key, int64_t otherwise) {
+static int64_t proc_number(const char *dir, const char *name, const char *key, int64_t otherwise) {
     char text[128], *end = text;
-    const int64_t number = proc_line(path, key, text, sizeof text) ? strtoll(text, &end, 10) : 0;
+    const int64_t number = proc_line(dir, name, key, text) ? strtoll(text, &end, 10) : 0;
     return end > text ? number : otherwise;
 }
 
@@ -66,55 +67,37 @@ static void apply_limit(DeviceInfo *info, int64_t limit, int64_t used) {
     if (left < info->free_bytes) info->free_bytes = left;
 }
 
-/* Calls apply with the directory of this process' control group and of those above it. A line of the file is
-   "NUMBER:CONTROLLERS:GROUP", in v2 without controllers. */
-static void each_group(void (*apply)(const char *dir, int is_v2, void *result), void *result) {
+/* Limits of this process' control group and of those above it: memory, where the page cache counts as used but is
+   reclaimable, and cores, the CPU quota / period, rounded up. A line of the file is "NUMBER:CONTROLLERS:GROUP", in v2
+   without controllers. */
+static void apply_groups(DeviceInfo *info, int *cores) {
     FILE *file = fopen("/proc/self/cgroup", "r");
-    for (char line[4400], dir[4500]; file && fgets(line, sizeof line, file); ) {
+    for (char line[4400], dir[4500], text[128]; file && fgets(line, sizeof line, file); ) {
         char *controllers = strchr(line, ':'), *group = controllers ? strchr(++controllers, ':') : NULL;
         const int is_v2 = group == controllers;
         if (!group || (!is_v2 && !strstr(controllers, "memory"))) continue;
         *strchr(++group, '\n') = 0;
         for (char *end = strchr(group, 0); end; end = strrchr(group, '/')) {       /* the last one is "", the root */
+            long long quota, period;
             *end = 0;
             snprintf(dir, sizeof dir, "/sys/fs/cgroup%s%s", is_v2 ? "" : "/memory", group);
-            apply(dir, is_v2, result);
+            apply_limit(info, proc_number(dir, is_v2 ? "memory.max" : "memory.limit_in_bytes", "", INT64_MAX),
+                        proc_number(dir, is_v2 ? "memory.current" : "memory.usage_in_bytes", "", 0) -
+                        proc_number(dir, "memory.stat", is_v2 ? "inactive_file" : "total_inactive_file", 0));
+            if (is_v2 && proc_line(dir, "cpu.max", "", text) && sscanf(text, "%lld %lld", &quota, &period) == 2 &&
+                quota > 0 && period > 0 && (quota + period - 1) / period < *cores)
+                *cores = (int)((quota + period - 1) / period);
         }
     }
     if (file) fclose(file);
 }
-
-static int64_t group_number(const char *dir, const char *name, const char *key, int64_t otherwise) {
-    char path[5000];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return proc_number(path, key, otherwise);
-}
-
-/* The page cache counts as used, but is reclaimable. */
-static void apply_group_memory(const char *dir, int is_v2, void *info) {
-    apply_limit(info, group_number(dir, is_v2 ? "memory.max" : "memory.limit_in_bytes", "", INT64_MAX),
-                group_number(dir, is_v2 ? "memory.current" : "memory.usage_in_bytes", "", 0) -
-                group_number(dir, "memory.stat", is_v2 ? "inactive_file" : "total_inactive_file", 0));
-}
-
-#ifdef _OPENMP
-/* At most the CPU quota / period, rounded up. */
-static void apply_group_cores(const char *dir, int is_v2, void *cores) {
-    char path[5000], text[128];
-    long long quota, period;
-    snprintf(path, sizeof path, "%s/cpu.max", dir);
-    if (is_v2 && proc_line(path, "", text, sizeof text) && sscanf(text, "%lld %lld", &quota, &period) == 2 &&
-        quota > 0 && period > 0 && (quota + period - 1) / period < *(int *)cores)
-        *(int *)cores = (int)((quota + period - 1) / period);
-}
-#endif
 
 void device_open(DeviceOptions options) {
 #ifdef _OPENMP
     static int cores;                        /* read once: omp_set_num_threads changes it */
     if (!cores) {
         cores = omp_get_max_threads();
-        each_group(apply_group_cores, &cores);
+        apply_groups(&(DeviceInfo){0}, &cores);
     }
     thread_count = options.threads ? options.threads : cores;
     omp_set_num_threads(thread_count);
@@ -127,26 +110,22 @@ void device_open(DeviceOptions options) {
 DeviceInfo device_info(void) {
     DeviceInfo info = {0};
     struct rlimit limit;
-    if (!proc_line("/proc/cpuinfo", "model name", info.name, sizeof info.name))
+    if (!proc_line("/proc", "cpuinfo", "model name", info.name))
         snprintf(info.name, sizeof info.name, "CPU");
     snprintf(info.detail, sizeof info.detail, "%d thread%s", thread_count, thread_count == 1 ? "" : "s");
     info.total_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    info.free_bytes = 1024 * proc_number("/proc/meminfo", "MemAvailable", info.total_bytes / 1024);
-    each_group(apply_group_memory, &info);
+    info.free_bytes = 1024 * proc_number("/proc", "meminfo", "MemAvailable", info.total_bytes / 1024);
+    apply_groups(&info, &(int){0});
     /* ulimit -v and -d */
     if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur <= INT64_MAX)
-        apply_limit(&info, (int64_t)limit.rlim_cur, 1024 * proc_number("/proc/self/status", "VmSize", 0));
+        apply_limit(&info, (int64_t)limit.rlim_cur, 1024 * proc_number("/proc/self", "status", "VmSize", 0));
     if (!getrlimit(RLIMIT_DATA, &limit) && limit.rlim_cur <= INT64_MAX)
-        apply_limit(&info, (int64_t)limit.rlim_cur, 1024 * proc_number("/proc/self/status", "VmData", 0));
+        apply_limit(&info, (int64_t)limit.rlim_cur, 1024 * proc_number("/proc/self", "status", "VmData", 0));
     return info;
 }
 
-DeviceHealth device_health(void) { return (DeviceHealth){0}; }
-
-const char *device_refuse_channels(int64_t channels) {
-    (void)channels;
-    return NULL;
-}
+DeviceHealth device_health(void)                     { return (DeviceHealth){0}; }
+const char  *device_refuse_channels(int64_t channels) { (void)channels; return NULL; }
 
 const char *device_refuse_dtype(DType dtype) {
     return dtype == F32 ? NULL : "this program was built for the CPU, which computes in f32 only";

@@ -1,4 +1,3 @@
-#include "../fill.h"
 #include "../check_ops.h"
 #include "../normal.h"
 

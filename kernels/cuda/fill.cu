@@ -1,7 +1,6 @@
 #include "common.cuh"
-#include "../normal.h"
 extern "C" {
-#include "../fill.h"
+#include "../normal.h"
 }
 
 enum { THREADS = 256 };

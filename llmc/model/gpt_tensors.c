@@ -6,7 +6,7 @@
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include "../../kernels/device.h"
-#include "../../kernels/fill.h"
+#include "../../kernels/normal.h"
 #include "../../kernels/muon.h"
 #include "../../kernels/update.h"
 #include "../base/os.h"

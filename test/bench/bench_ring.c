@@ -8,7 +8,7 @@
 
    bf16, head size 128, 16 heads, one sequence; the CPU: f32, and small. Time of the slowest rank, medians of rounds in
    which the variants take turns, each round in another order, so that not always the same one comes before. */
-#include "../../kernels/fill.h"
+#include "../../kernels/normal.h"
 #include "../../kernels/ring.h"
 #include "../../kernels/update.h"
 #include "bench.h"

@@ -730,7 +730,7 @@ static void picking(void) {
         EXPECT(attention_pick(attention_list[n]->name, &small) == attention_list[same], "%s", attention_list[n]->name);
     }
     EXPECT(first && attention_pick("auto", &small) == first, "auto is not the first that can run");
-    expect_fails("unknown name \"flesh\", want one of auto", call_pick, "flesh");
+    expect_fails("unknown name \"flesh\", want auto, flash or naive", call_pick, "flesh");
 
     AttentionSpec wide = small, dropping = small, bf16 = small;
     wide.HS = HS_MAX + 8;

@@ -4,7 +4,6 @@
 #include "../../kernels/autotune.h"
 #include "../../kernels/dropout.h"
 #include "../../kernels/embedding.h"
-#include "../../kernels/fill.h"
 #include "../../kernels/gelu.h"
 #include "../../kernels/head.h"
 #include "../../kernels/layernorm.h"
