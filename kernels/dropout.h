@@ -84,10 +84,6 @@ PHILOX_FUNCTION Random64 dropout_block(DropoutMask mask, uint32_t row_block, uin
 /* Whether element (i,j) of a block is kept. */
 PHILOX_FUNCTION int dropout_bit(Random64 kept, int i, int j) { return kept.word[i >> 2] >> (8 * (i & 3) + j) & 1; }
 
-PHILOX_FUNCTION int dropout_keeps(DropoutMask mask, uint32_t row, uint32_t column, uint32_t threshold) {
-    return dropout_bit(dropout_block(mask, row / 8, column / 8, threshold), row % 8, column % 8);
-}
-
 /* out, x (B,T,C), packed: out = x * scale where the mask of row t, column c, head 0 keeps the element, else 0. out may
    be x. It is its own backward pass: dx = dropout(dout). */
 void dropout(Tensor out, Tensor x, const Dropout *d);

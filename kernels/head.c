@@ -5,8 +5,13 @@
 #include "matmul.h"
 #include "softmax_cross_entropy.h"
 
-static void check_head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tensor targets, int V,
-                            Tensor work) {
+/* Elements first .. first + count - 1 of a packed tensor of F32 or I32. */
+static Tensor elements(Tensor t, int64_t first, int64_t count) {
+    return tensor_of((char *)t.data + (size_t)first * dtype_bytes(t.dtype), t.dtype, 1, count);
+}
+
+void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tensor targets,
+               int V, float dloss, Into dwte_into, Tensor work) {
     const char *op = "head";
     check_float(op, "x", x, 3);
     check_float(op, "wte", wte, 2);
@@ -20,20 +25,12 @@ static void check_head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Ten
     check_tensor(op, "work", work, dx.data ? x.dtype : F32, 2, work.dim[0], Vp);
     REQUIRE(work.dim[0] >= 1, "head: work has no row, want 1 or more");
     REQUIRE(!dx.data == !dwte.data, "head: one of dx and dwte is absent, want both or none");
-    if (!dx.data) return;
-    check_like(op, "dx", dx, x.dtype, x, C);
-    check_packed(op, "dx", dx);
-    check_tensor(op, "dwte", dwte, F32, 2, Vp, C);
-}
+    if (dx.data) {
+        check_like(op, "dx", dx, x.dtype, x, C);
+        check_packed(op, "dx", dx);
+        check_tensor(op, "dwte", dwte, F32, 2, Vp, C);
+    }
 
-/* Elements first .. first + count - 1 of a packed tensor of F32 or I32. */
-static Tensor elements(Tensor t, int64_t first, int64_t count) {
-    return tensor_of((char *)t.data + (size_t)first * dtype_bytes(t.dtype), t.dtype, 1, count);
-}
-
-void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tensor targets,
-               int V, float dloss, Into dwte_into, Tensor work) {
-    check_head_loss(losses, dx, dwte, x, wte, targets, V, work);
     const int64_t rows = tensor_rows(x), chunk = work.dim[0];
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t count = rows - first < chunk ? rows - first : chunk;

@@ -160,8 +160,9 @@ void oracle_dropout(double *out, const double *x, const Dropout *d, uint64_t fir
     const uint32_t threshold = dropout_threshold(d->rate);
     for (int i = 0; i < B * T * C; i++) {
         const DropoutMask mask = dropout_mask(d->seed, d->site, first + (uint64_t)(i / C / T), 0);
-        const int keeps = dropout_keeps(mask, (uint32_t)(i / C % T), (uint32_t)(i % C), threshold);
-        out[i] = keeps ? x[i] * 4096 / (4096 - threshold) : 0;
+        const int t = i / C % T, c = i % C;
+        const Random64 kept = dropout_block(mask, (uint32_t)t / 8, (uint32_t)c / 8, threshold);
+        out[i] = dropout_bit(kept, t % 8, c % 8) ? x[i] * 4096 / (4096 - threshold) : 0;
     }
 }
 
@@ -214,7 +215,8 @@ double oracle_p_factor(const AttentionSpec *spec, int b, int h, int i, int j) {
     if (d->rate == 0) return 1;
     DropoutMask mask = dropout_mask(d->seed, d->site, (d->sequence ? *d->sequence : 0) + (uint64_t)b,
                                     (uint32_t)(oracle_head + h));
-    return dropout_keeps(mask, (uint32_t)i, (uint32_t)j, dropout_threshold(d->rate)) ? dropout_scale(d->rate) : 0;
+    const Random64 kept = dropout_block(mask, (uint32_t)i / 8, (uint32_t)j / 8, dropout_threshold(d->rate));
+    return dropout_bit(kept, i % 8, j % 8) ? dropout_scale(d->rate) : 0;
 }
 
 void oracle_attention_forward(const AttentionSpec *spec, double *out, double *lse,

@@ -36,33 +36,26 @@ void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor r
     op_end();
 }
 
-/* dweight and dbias: threads have columns, rows are added in order, in blocks of 64 rows: more exact than one long sum,
-   and the same bits for any number of threads. */
-static void weight_gradients(Tensor dweight, Tensor dbias, Tensor dnormed, Tensor x, Tensor mean, Tensor rstd,
-                             Into into) {
+/* Threads have columns, rows are added in order, in blocks of 64 rows: more exact than one long sum, and the same bits
+   for any number of threads. */
+static void weight_gradient(Tensor dweight, Tensor dnormed, Tensor x, Tensor mean, Tensor rstd, Into into) {
     int64_t rows = tensor_rows(x), C = tensor_columns(x);
     const float *mu = mean.data, *scale = rstd.data;
-    float *dw = dweight.data, *db = dbias.data;
+    float *dw = dweight.data;
     #pragma omp parallel for schedule(static)
     for (int64_t first = 0; first < C; first += ROW_LANES) {
-        int64_t width = C - first < ROW_LANES ? C - first : ROW_LANES;
-        float w_total[ROW_LANES] = {0}, b_total[ROW_LANES] = {0};
+        const int64_t width = min64(ROW_LANES, C - first);
+        float total[ROW_LANES] = {0};
         for (int64_t block = 0; block < rows; block += 64) {
-            float w_sum[ROW_LANES] = {0}, b_sum[ROW_LANES] = {0};
+            float sum[ROW_LANES] = {0};
             for (int64_t r = block; r < rows && r < block + 64; r++) {
                 const float *dn = (const float *)dnormed.data + r * C + first;
                 const float *row = (const float *)x.data + r * C + first;
-                for (int64_t c = 0; c < width; c++) {
-                    w_sum[c] += dn[c] * ((row[c] - mu[r]) * scale[r]);
-                    b_sum[c] += dn[c];
-                }
+                for (int64_t c = 0; c < width; c++) sum[c] += dn[c] * ((row[c] - mu[r]) * scale[r]);
             }
-            for (int64_t c = 0; c < width; c++) { w_total[c] += w_sum[c]; b_total[c] += b_sum[c]; }
+            for (int64_t c = 0; c < width; c++) total[c] += sum[c];
         }
-        for (int64_t c = 0; c < width; c++) {
-            dw[first + c] = (into == ACCUMULATE ? dw[first + c] : 0.0f) + w_total[c];
-            db[first + c] = (into == ACCUMULATE ? db[first + c] : 0.0f) + b_total[c];
-        }
+        for (int64_t c = 0; c < width; c++) dw[first + c] = (into == ACCUMULATE ? dw[first + c] : 0.0f) + total[c];
     }
 }
 
@@ -86,7 +79,8 @@ void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, 
         for (int64_t c = 0; c < C; c++)
             to[c] += scale * (dn[c] * w[c] - g_mean - (row[c] - mu) * scale * gx_mean);
     }
-    weight_gradients(dweight, dbias, dnormed, x, mean, rstd, into);
+    weight_gradient(dweight, dnormed, x, mean, rstd, into);
+    column_sums(dbias, dnormed, into);
     if (dx_sum.data) column_sums(dx_sum, dx, into);
     op_end();
 }

@@ -1,31 +1,24 @@
 #include "../sample.h"
-#include <math.h>
+#include <stdlib.h>
 #include "../check_ops.h"
 #include "vecmath.h"
 
-/* Positive floats are ordered as their bits. */
-static uint32_t bits_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
+static int descending(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
 }
 
 /* The largest weight c for which the tokens of weight c and more measure target: their number, or their sum where
-   by_weight. Digit by digit of its bits, from the highest: O(V). 0 where all of them measure less. */
+   by_weight. The smallest weight where all of them measure less. */
 static float find_cut(const float *weight, int V, int by_weight, double target) {
-    uint32_t cut = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        double measure[256] = {0};
-        for (int i = 0; i < V; i++)
-            if ((uint64_t)bits_of(weight[i]) >> (shift + 8) == cut)
-                measure[bits_of(weight[i]) >> shift & 255] += by_weight ? weight[i] : 1;
-        uint32_t digit = 255;
-        while (digit > 0 && measure[digit] < target) target -= measure[digit--];
-        cut = cut << 8 | digit;
-    }
-    float found;
-    memcpy(&found, &cut, sizeof found);
-    return found;
+    float *sorted = malloc(sizeof *sorted * (size_t)V), cut;
+    int i = 0;
+    REQUIRE(sorted, "out of memory: %d sorted weights", V);
+    qsort(memcpy(sorted, weight, sizeof *sorted * (size_t)V), (size_t)V, sizeof *sorted, descending);
+    while (i + 1 < V && (target -= by_weight ? sorted[i] : 1) > 0) i++;
+    cut = sorted[i];
+    free(sorted);
+    return cut;
 }
 
 /* The sum of the weights from cut on; the others become 0. */
