@@ -66,8 +66,8 @@ static inline float vec_max(const float *x, int64_t count) {
     return max;
 }
 
-/* Sum of the expression for c in [0,n), in lanes that are added pairwise at the end: vectorises without -ffast-math, and
-   a lane's rounding errors are those of a sum as many times shorter. */
+/* Sum of the expression for c in [0,n), in lanes that are added pairwise at the end: vectorises without -ffast-math,
+   and the rounding errors of a lane are those of a sum as many times shorter. */
 #define LANE_SUM(total, lanes, n, expression) do { \
         float lane[lanes] = {0}; \
         int64_t i = 0; \
