@@ -45,6 +45,17 @@ void check_float(const char *op, const char *name, Tensor t, int min_ndim) {
     REQUIRE(!refusal, "%s: %s is %s: %s", op, name, dtype_name(t.dtype), refusal);
 }
 
+void check_e4m3(const char *op, const char *name, Tensor t, int64_t rows, int64_t columns) {
+    const char *refusal = device_refuse_dtype(E4M3);
+    REQUIRE(!refusal, "%s: %s is e4m3: %s", op, name, refusal);
+    check_tensor(op, name, tensor_flat(t), E4M3, 2, rows, columns);
+    check_packed(op, name, t);
+    REQUIRE(rows % 16 == 0 && columns % 16 == 0, "%s: %s is e4m3 (%lld,%lld), want multiples of 16", op, name,
+            (long long)rows, (long long)columns);
+    REQUIRE(t.max && ((uintptr_t)t.data | (uintptr_t)t.max) % 16 == 0,
+            "%s: %s at %p with max at %p, want both, on 16 bytes", op, name, t.data, (void *)t.max);
+}
+
 void check_vocabulary(const char *op, int V, int64_t Vp) {
     REQUIRE(V >= 1 && V <= Vp, "%s: V is %d, want 1 .. %lld", op, V, (long long)Vp);
 }
@@ -119,6 +130,17 @@ void check_gelu_backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum) {
     check_gelu(op, dx, x);
     check_gelu(op, dy, x);
     if (dx_sum.data) check_tensor(op, "dx_sum", dx_sum, F32, 1, tensor_columns(x));
+}
+
+void check_quantize(Tensor q, Tensor qt, Tensor x) {
+    const char *op = "quantize";
+    const int64_t rows = tensor_rows(x), columns = tensor_columns(x);
+    REQUIRE(q.data || qt.data, "%s: q and qt are absent, want at least one", op);
+    if (q.data) check_e4m3(op, "q", q, rows, columns);
+    if (qt.data) check_e4m3(op, "qt", qt, columns, rows);
+    REQUIRE(!q.data || !qt.data || q.max == qt.max, "%s: q and qt have two max, want one", op);
+    check_like(op, "x", x, BF16, x, columns);
+    check_packed(op, "x", x);
 }
 
 void check_dropout(Tensor out, Tensor x, float rate) {

@@ -21,6 +21,9 @@ void check_packed(const char *op, const char *name, Tensor t);
 /* Present, of a floating-point type that this backend computes in, with min_ndim dimensions or more. */
 void check_float(const char *op, const char *name, Tensor t, int min_ndim);
 
+/* E4M3 with a max, (rows,columns) when flat, packed; rows and columns are multiples of 16. */
+void check_e4m3(const char *op, const char *name, Tensor t, int64_t rows, int64_t columns);
+
 void check_vocabulary(const char *op, int V, int64_t Vp);       /* V in 1 .. Vp */
 
 /* Check all operands of an op that each backend implements. */
@@ -32,6 +35,7 @@ void check_layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx
                               Tensor x, Tensor mean, Tensor rstd, Tensor weight);
 void check_gelu(const char *op, Tensor y, Tensor x);
 void check_gelu_backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum);
+void check_quantize(Tensor q, Tensor qt, Tensor x);
 void check_dropout(Tensor out, Tensor x, float rate);
 void check_softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V);
 void check_sample_tokens(Tensor tokens, Tensor logits, Tensor uniform, int V);

@@ -16,13 +16,15 @@ typedef struct {
 
 typedef struct Gemm {
     int64_t     M, N, K;    /* all >= 1 */
-    DType       dtype;      /* a, b and bias: F32, on the GPU also BF16 */
+    DType       dtype;      /* a, b and bias: F32, on the GPU also BF16; or a and b E4M3, with K contiguous and sizes
+                               that are multiples of 16, and bias BF16 */
     Operand     a, b;       /* (M,K), (K,N) */
-    const void *bias;       /* (N), added to every row; NULL = none; only where c_dtype is dtype */
+    const void *bias;       /* (N), added to every row; NULL = none; not where c_dtype alone is F32 */
     void       *c;          /* (M,N), row-major */
-    DType       c_dtype;    /* F32 or dtype */
+    DType       c_dtype;    /* F32 or dtype; of E4M3, BF16 */
     int64_t     c_pitch;
     Into        into;
+    const float *a_max, *b_max;     /* E4M3: Tensor.max */
 } Gemm;
 
 void gemm(Gemm g);
@@ -33,7 +35,7 @@ void gemm_gelu(Gemm g, void *out);
 
 const char *gemm_name(void);    /* "train_gpt", "cuBLASLt 13.1.0" */
 
-/* sum (columns) F32 = or += the sums of t's columns. */
+/* sum (columns) F32 = or += the sums of t's columns. Writes t.max. */
 void column_sums(Tensor sum, Tensor t, Into into);
 
 #endif

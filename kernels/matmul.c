@@ -13,7 +13,7 @@ static Gemm gemm_of(Tensor c, Tensor a, Layout a_layout, Tensor b, Layout b_layo
     return (Gemm){
         .M = tensor_rows(c), .N = tensor_columns(c), .K = a_layout == ROW_MAJOR ? tensor_columns(a) : tensor_rows(a),
         .dtype = a.dtype, .a = { a.data, a.pitch, a_layout }, .b = { b.data, b.pitch, b_layout }, .bias = bias.data,
-        .c = c.data, .c_dtype = c.dtype, .c_pitch = c.pitch, .into = into
+        .c = c.data, .c_dtype = c.dtype, .c_pitch = c.pitch, .into = into, .a_max = a.max, .b_max = b.max
     };
 }
 
@@ -80,4 +80,36 @@ void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_bias, Te
     gemm(gemm_of(dx, dout, ROW_MAJOR, weight, ROW_MAJOR, ABSENT, OVERWRITE));
     op_end();
     if (x_pre_gelu.data) gelu_backward(dx, dx, x_pre_gelu, dx_bias, into);
+}
+
+void matmul_fp8_forward(Tensor out, Tensor x, Tensor weight, Tensor bias) {
+    const char *op = "matmul fp8";
+    const int64_t rows = tensor_rows(x), N = tensor_columns(out), K = tensor_columns(x);
+    check_e4m3(op, "x", x, rows, K);
+    check_e4m3(op, "weight", weight, N, K);
+    check_tensor(op, "out", tensor_flat(out), BF16, 2, rows, N);
+    if (bias.data) check_tensor(op, "bias", bias, BF16, 1, N);
+    gemm_begin(op, weight, op_bytes(4, x, weight, bias, out), 2.0 * (double)(tensor_count(x) * N));
+    gemm(gemm_of(out, x, ROW_MAJOR, weight, COLUMN_MAJOR, bias, OVERWRITE));
+    op_end();
+}
+
+void matmul_fp8_backward(Tensor dx, Tensor dweight, Tensor dout, Tensor doutt, Tensor xt, Tensor weightt, Into into) {
+    const char *op = "matmul fp8 backward";
+    const int64_t rows = tensor_rows(dout), N = tensor_columns(dout), K = xt.dim[0];
+    const double flop = 2.0 * (double)(rows * N * K);
+    check_e4m3(op, "dout", dout, rows, N);
+    check_e4m3(op, "doutt", doutt, N, rows);
+    check_e4m3(op, "xt", xt, K, rows);
+    check_e4m3(op, "weightt", weightt, K, N);
+    check_tensor(op, "dweight", dweight, F32, 2, N, K);
+    if (dx.data) check_tensor(op, "dx", tensor_flat(dx), BF16, 2, rows, K);
+    gemm_begin(into == ACCUMULATE ? "matmul fp8 dweight +=" : "matmul fp8 dweight", dweight,
+               op_bytes(into == ACCUMULATE ? 4 : 3, doutt, xt, dweight, dweight), flop);
+    gemm(gemm_of(dweight, doutt, ROW_MAJOR, xt, COLUMN_MAJOR, ABSENT, into));
+    op_end();
+    if (!dx.data) return;
+    gemm_begin("matmul fp8 dx", dweight, op_bytes(3, dout, weightt, dx), flop);
+    gemm(gemm_of(dx, dout, ROW_MAJOR, weightt, COLUMN_MAJOR, ABSENT, OVERWRITE));
+    op_end();
 }

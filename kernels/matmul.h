@@ -16,4 +16,10 @@ void matmul_forward(Tensor out, Tensor pre_gelu, Tensor x, Tensor weight, Tensor
 void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_bias, Tensor dout, Tensor x, Tensor x_pre_gelu,
                      Tensor weight, Into into);
 
+/* The products of operands in E4M3 (fp8.h), in f32 sums. x (B,T,K), dout (B,T,N), their transposes xt (K, B T) and
+   doutt (N, B T), weight (N,K) and weightt (K,N) are E4M3; out (B,T,N), bias (N), dx (B,T,K) BF16; dweight (N,K) F32.
+   out = x weight^T + bias; dx = dout weight; dweight = or += dout^T x. Absent bias: zero; absent dx: not computed. */
+void matmul_fp8_forward(Tensor out, Tensor x, Tensor weight, Tensor bias);
+void matmul_fp8_backward(Tensor dx, Tensor dweight, Tensor dout, Tensor doutt, Tensor xt, Tensor weightt, Into into);
+
 #endif

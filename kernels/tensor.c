@@ -22,7 +22,8 @@ size_t  tensor_bytes(Tensor t)    { return (size_t)tensor_count(t) * dtype_bytes
 int     tensor_is_packed(Tensor t){ return t.pitch == tensor_columns(t) || tensor_rows(t) <= 1; }
 
 static const struct { const char *name; size_t bytes; } dtypes[] = {
-    [F32] = { "f32", 4 }, [BF16] = { "bf16", 2 }, [I32] = { "i32", 4 }, [F64] = { "f64", 8 } };
+    [F32] = { "f32", 4 }, [BF16] = { "bf16", 2 }, [I32] = { "i32", 4 }, [F64] = { "f64", 8 },
+    [E4M3] = { "e4m3", 1 } };
 
 static int is_dtype(DType dtype) { return (size_t)dtype < sizeof dtypes / sizeof *dtypes; }
 
@@ -42,7 +43,7 @@ const char *tensor_shape(Tensor t, char text[80]) {
 }
 
 Tensor tensor_flat(Tensor t) {
-    Tensor flat = { .data = t.data, .dtype = t.dtype, .ndim = 2, .pitch = t.pitch };
+    Tensor flat = { .data = t.data, .dtype = t.dtype, .ndim = 2, .pitch = t.pitch, .max = t.max };
     flat.dim[0] = tensor_rows(t);
     flat.dim[1] = tensor_columns(t);
     return flat;

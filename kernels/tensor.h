@@ -4,7 +4,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum { F32, BF16, I32, F64 } DType;
+/* E4M3: FP8 with 4 bits of exponent and 3 of mantissa (Micikevicius et al. 2022, arXiv 2209.05433), up to E4M3_MAX. An
+   element stands for its value * *max / E4M3_MAX. */
+typedef enum { F32, BF16, I32, F64, E4M3 } DType;
+#define E4M3_MAX 448.0f
 
 typedef struct {
     void   *data;      /* device address; NULL = absent operand, e.g. no bias */
@@ -12,6 +15,8 @@ typedef struct {
     int     ndim;
     int64_t dim[4];    /* outermost first: (B, T, C) is {B, T, C} */
     int64_t pitch;     /* elements from one row (last dimension) to the next; = dim[ndim-1] when packed */
+    float  *max;       /* device address: the largest magnitude of the elements, at least 4.3e-31, NaN where one is NaN.
+                          Ops on a GPU write it where their headers say so; NULL = not wanted */
 } Tensor;
 
 /* Whether a result overwrites the output (=) or is added to it (+=). */

@@ -128,6 +128,7 @@ DeviceHealth device_health(void)                     { return (DeviceHealth){0};
 const char  *device_refuse_channels(int64_t channels) { (void)channels; return NULL; }
 
 const char *device_refuse_dtype(DType dtype) {
+    if (dtype == E4M3) return "needs a GPU of compute capability 8.9 or newer";
     return dtype == F32 ? NULL : "this program was built for the CPU, which computes in f32 only";
 }
 

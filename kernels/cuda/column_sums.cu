@@ -12,21 +12,26 @@ enum {
 
 /* A block adds up the rows of one slice, in 32 * WIDTH columns; a warp every eighth row, a lane 16 bytes of each. */
 template <class T> __global__ void __launch_bounds__(WARPS * LANES)
-column_sums_kernel(PartialSums sums, const T *x, int64_t rows, int64_t columns, int64_t pitch, int64_t slice_rows) {
+column_sums_kernel(PartialSums sums, float *max, const T *x, int64_t rows, int64_t columns, int64_t pitch,
+                   int64_t slice_rows) {
     constexpr int WIDTH = Pack<T>::SIZE;
     wait_for_previous();
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     const int64_t column = ((int64_t)blockIdx.x * LANES + lane) * WIDTH;
     const int64_t first = blockIdx.y * slice_rows, last = min(first + slice_rows, rows);
     float sum[WIDTH] = {};
+    unsigned bits = 0;
     if (column < columns) {
         #pragma unroll 4
         for (int64_t row = first + warp; row < last; row += WARPS) {
             float f[WIDTH];
-            load_floats(f, x + row * pitch + column);
+            const Pack<T> pack = Pack<T>::load(x + row * pitch + column);
+            pack.to_float(f);
+            if (max) bits = max_magnitude(bits, pack);
             for (int i = 0; i < WIDTH; i++) sum[i] += f[i];
         }
     }
+    max_raise(max, bits);
     partial_sums_write_tile(sums, sum);
 }
 
@@ -39,13 +44,14 @@ template <class T> static void column_sums_of(Tensor sum, Tensor t, Into into) {
     slices = ceil_div(rows, slice_rows);
     const PartialSums sums = partial_sums(slices, sum, {}, {}, into);
     LAUNCH_EARLY(column_sums_kernel<T>, dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0, sums,
-                 t, rows, columns, t.pitch, slice_rows);
+                 t.max, t, rows, columns, t.pitch, slice_rows);
     partial_sums_add(sums, WARPS);
 }
 
 void column_sums(Tensor sum, Tensor t, Into into) {
     require_aligned_rows("column sums", { t });
     op_begin("column sums", op_bytes(2, sum, t), 0);
+    max_begin(t.max);
     (t.dtype == BF16 ? column_sums_of<bf16> : column_sums_of<float>)(sum, t, into);
     op_end();
 }

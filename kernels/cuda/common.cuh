@@ -188,6 +188,23 @@ template <int LANES = 32> __device__ inline float warp_max(float x) {
     return x;
 }
 
+/* The largest magnitude in bits and a pack, as the bits of a float: ordered as the floats are, NaN above all. */
+template <class T> __device__ inline unsigned max_magnitude(unsigned bits, Pack<T> pack) {
+    float f[Pack<T>::SIZE];
+    pack.to_float(f);
+    for (int k = 0; k < Pack<T>::SIZE; k++) bits = max(bits, __float_as_uint(f[k]) & 0x7fffffffu);
+    return bits;
+}
+
+/* Tensor.max, NULL: not wanted. The host sets it to the least value, 4.3e-31, so that E4M3_MAX over it is finite; each
+   warp of a kernel then raises it. The load, from the L1, spares most of the atomics. */
+static inline void max_begin(float *max) { if (max) CUDA(cudaMemsetAsync(max, 0x0d, sizeof *max, cuda_stream)); }
+__device__ inline void max_raise(float *max, unsigned bits) {
+    if (!max) return;
+    bits = __reduce_max_sync(0xffffffffu, bits);
+    if (threadIdx.x % 32 == 0 && bits > *(const unsigned *)max) atomicMax((unsigned *)max, bits);
+}
+
 template <class T, T over_warp(T)> __device__ inline T block_reduce(T x, T identity) {
     __shared__ T partial[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;

@@ -30,7 +30,9 @@ int gemv(const struct Gemm *g, void *gelu);
 /* For comm_nccl.c, on its stream: sum (count) = parts (part_count, count) added up in their order. Device memory. */
 void sum_parts(float *sum, const float *parts, int64_t count, int part_count, cudaStream_t stream);
 
-static inline cudaDataType_t cuda_type(DType dtype) { return dtype == BF16 ? CUDA_R_16BF : CUDA_R_32F; }
+static inline cudaDataType_t cuda_type(DType dtype) {
+    return dtype == BF16 ? CUDA_R_16BF : dtype == E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_32F;
+}
 #ifdef __cplusplus
 }
 #endif

@@ -111,7 +111,8 @@ DeviceInfo device_info(void) {
 }
 
 const char *device_refuse_dtype(DType dtype) {
-    return dtype == F32 || dtype == BF16 ? NULL : "the GPU computes in f32 and bf16 only";
+    if (dtype == E4M3) return cuda_arch() >= 89 ? NULL : "needs a GPU of compute capability 8.9 or newer";
+    return dtype == F32 || dtype == BF16 ? NULL : "the GPU computes in f32, bf16 and e4m3 only";
 }
 
 /* The limit is that of a row in the registers of a block (layernorm.cu). */

@@ -25,7 +25,7 @@ gelu_forward_kernel(T *y, const T *x, int64_t count) {
 /* As in column_sums.cu, a block has the rows of one slice in 32 * WIDTH columns, a warp every eighth row, a lane 16
    bytes of each. partial (slices, columns): the sums of dx before it is rounded; NULL = none. */
 template <class T> __global__ void __launch_bounds__(WARPS * LANES, 4)
-gelu_backward_kernel(PartialSums sums, T *dx, const T *dy, const T *x, int64_t rows, int64_t columns,
+gelu_backward_kernel(PartialSums sums, T *dx, float *max, const T *dy, const T *x, int64_t rows, int64_t columns,
                      int64_t slice_rows) {
     wait_for_previous();
     constexpr int WIDTH = Pack<T>::SIZE;
@@ -35,6 +35,7 @@ gelu_backward_kernel(PartialSums sums, T *dx, const T *dy, const T *x, int64_t r
     const int64_t column = ((int64_t)blockIdx.x * LANES + lane) * WIDTH;
     const int64_t first = blockIdx.y * slice_rows, last = min(first + slice_rows, rows);
     float sum[WIDTH] = {};
+    unsigned bits = 0;
     for (int64_t row = first + warp; row < last && column < columns; row += UNROLL * WARPS) {
         float f[UNROLL][WIDTH], d[UNROLL][WIDTH];
         const int64_t at = row * columns + column, step = WARPS * columns;
@@ -53,9 +54,12 @@ gelu_backward_kernel(PartialSums sums, T *dx, const T *dy, const T *x, int64_t r
                     sum[k] += d[i][k];
                 }
                 /* by an intrinsic: the compiler splits the plain store of a uint4 into four */
-                __stwb((uint4 *)(dx + at + i * step), Pack<T>::from_float(d[i]).bits);
+                const Pack<T> rounded = Pack<T>::from_float(d[i]);
+                __stwb((uint4 *)(dx + at + i * step), rounded.bits);
+                if (max) bits = max_magnitude(bits, rounded);
             }
     }
+    max_raise(max, bits);
     if (sums.partial) partial_sums_write_tile(sums, sum);
 }
 
@@ -72,7 +76,7 @@ template <class T> static void backward(Tensor dx, Tensor dy, Tensor x, Tensor d
     slices = ceil_div(rows, slice_rows);
     const PartialSums sums = dx_sum.data ? partial_sums(slices, dx_sum, {}, {}, sum_into) : PartialSums{};
     LAUNCH_EARLY(gelu_backward_kernel<T>, dim3((unsigned)tiles, (unsigned)slices), WARPS * LANES, 0, sums,
-                 dx, dy, x, rows, columns, slice_rows);
+                 dx, dx.max, dy, x, rows, columns, slice_rows);
     if (!dx_sum.data) return;
     device_side_begin();
     partial_sums_add(sums, WARPS);
@@ -91,6 +95,7 @@ void gelu_backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum, Into sum_into)
     check_gelu_backward(dx, dy, x, dx_sum);
     require_aligned_rows("gelu backward", { dx, dy, x });
     op_begin("gelu backward", op_bytes(3, dx, dy, x), 0);
+    max_begin(dx.max);
     (x.dtype == BF16 ? backward<bf16> : backward<float>)(dx, dy, x, dx_sum, sum_into);
     op_end();
 }

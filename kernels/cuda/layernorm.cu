@@ -24,7 +24,7 @@ template <int TEAM> __device__ inline float sum_over(float x) {
    stored, rounded: the backward pass reads it and must see the same x. sum may be the memory of x: each element is read
    and then written by one lane only. */
 template <class T, int PACKS, int TEAM = WARP> __global__ void __launch_bounds__(BLOCK<TEAM>)
-layernorm_forward_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x, const T *branch,
+layernorm_forward_kernel(T *sum, T *normed, float *max, float *mean, float *rstd, const T *x, const T *branch,
                          const T *weight, const T *bias, int64_t rows, int C) {
     wait_for_previous();
     constexpr int SIZE = Pack<T>::SIZE;
@@ -61,6 +61,7 @@ layernorm_forward_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x
         for (int k = 0; k < SIZE; k++) squares += (value[j][k] - mu) * (value[j][k] - mu);
     }
     const float scale = 1.0f / sqrtf(sum_over<TEAM>(squares) / (float)C + EPS);
+    unsigned bits = 0;
     #pragma unroll
     for (int j = 0; j < PACKS; j++) {
         const int c = (TEAM * j + lane) * SIZE;
@@ -69,8 +70,11 @@ layernorm_forward_kernel(T *sum, T *normed, float *mean, float *rstd, const T *x
         Pack<T>::load(weight + c).to_float(w);
         Pack<T>::load(bias + c).to_float(b);
         for (int k = 0; k < SIZE; k++) b[k] += (value[j][k] - mu) * scale * w[k];
-        Pack<T>::from_float(b).store(normed + at + c);
+        const Pack<T> rounded = Pack<T>::from_float(b);
+        rounded.store(normed + at + c);
+        if (max) bits = max_magnitude(bits, rounded);
     }
+    max_raise(max, bits);
     if (lane == 0) {
         mean[row] = mu;
         rstd[row] = scale;
@@ -89,8 +93,8 @@ template <class T> static void forward(Tensor sum, Tensor normed, Tensor mean, T
                                  : C <= 1024 ? layernorm_forward_kernel<T, 32 / SIZE>
                                  : C <= 1280 ? layernorm_forward_kernel<T, 40 / SIZE>
                                              : layernorm_forward_kernel<T, 64 / SIZE>;
-    LAUNCH_EARLY(layernorm_forward, (unsigned)ceil_div(rows, block_rows), (unsigned)threads, 0, sum, normed, mean, rstd,
-                 x, branch, weight, bias, rows, C);
+    LAUNCH_EARLY(layernorm_forward, (unsigned)ceil_div(rows, block_rows), (unsigned)threads, 0, sum, normed, normed.max,
+                 mean, rstd, x, branch, weight, bias, rows, C);
 }
 
 void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
@@ -98,6 +102,7 @@ void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor r
     check_residual_layernorm(sum, normed, mean, rstd, x, branch, weight, bias);
     require_aligned_rows("layernorm", { x, normed, weight, bias, branch, sum });
     op_begin("residual layernorm", op_bytes(branch.data ? 6 : 4, normed, mean, rstd, x, branch, sum), 0);
+    max_begin(normed.max);
     if (x.dtype == BF16) forward<bf16>(sum, normed, mean, rstd, x, branch, weight, bias);
     else                 forward<float>(sum, normed, mean, rstd, x, branch, weight, bias);
     op_end();
@@ -141,8 +146,9 @@ __device__ inline float4 team_sum(float4 v, int team, int team_warps, int turn) 
 /* One pass over dnormed, x and dx makes dx and the block's part of the column sums: of dweight, dbias, and dx as it is
    stored. Outside of the tensors operands are 0, as are mean and rstd, and so are all terms of sums. */
 template <class T> __global__ void __launch_bounds__(32 * MAX_WARPS<T>, RESIDENT_WARPS<T> / MAX_WARPS<T>)
-layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x, const float *mean, const float *rstd,
-                          const T *weight, int64_t rows, int C, float per_column, int team_warps, bool add) {
+layernorm_backward_kernel(PartialSums sums, T *dx, float *max, const T *dnormed, const T *x, const float *mean,
+                          const float *rstd, const T *weight, int64_t rows, int C, float per_column, int team_warps,
+                          bool add) {
     wait_for_previous();
     constexpr int SIZE = Pack<T>::SIZE, PACKS = COLUMNS / SIZE;
     extern __shared__ uint4 staged[];               /* (warps, 2, 3, TOGETHER, PACKS, 32), then (teams, 3 C) floats */
@@ -231,6 +237,7 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
                     to[k] += scale[r] * (dn[k] * w[k]) + ((value[k] - mu[r]) * of_x + of_one);
                 const Pack<T> rounded = Pack<T>::from_float(to);
                 if (c < C && row + r < rows) rounded.store(dx + (row + r) * C + c);
+                if (max) max_raise(max, max_magnitude(0, rounded));     /* each row: no register is left for bits */
                 rounded.to_float(to);
                 for (int k = 0; k < SIZE; k++) dx_total[j][k] += to[k];
             }
@@ -262,12 +269,13 @@ layernorm_backward_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x,
 /* Longer rows. A block has every gridDim.x-th row, and its column sums in shared memory: (3, SIZE, C / SIZE), so that
    neighbouring threads, which have neighbouring packs, use different banks. A thread adds to its own columns only. */
 template <class T> __global__ void __launch_bounds__(WIDE)
-layernorm_backward_wide_kernel(PartialSums sums, T *dx, const T *dnormed, const T *x, const float *mean,
+layernorm_backward_wide_kernel(PartialSums sums, T *dx, float *max, const T *dnormed, const T *x, const float *mean,
                                const float *rstd, const T *weight, int64_t rows, int C, bool add) {
     wait_for_previous();
     constexpr int SIZE = Pack<T>::SIZE;
     extern __shared__ float total[];
     const int packs = C / SIZE;
+    unsigned bits = 0;
     for (int i = threadIdx.x; i < 3 * C; i += WIDE) total[i] = 0;
     __syncthreads();
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -297,9 +305,11 @@ layernorm_backward_wide_kernel(PartialSums sums, T *dx, const T *dnormed, const 
                 to[k] += scale * (dn[k] * w[k] - g_mean - (value[k] - mu) * scale * gx_mean);
                 total[(2 * SIZE + k) * packs + p] += to_float(from_float<T>(to[k]));
             }
+            bits = max_magnitude(bits, Pack<T>::from_float(to));
             store_floats(dx + at + p * SIZE, to);
         }
     }
+    max_raise(max, bits);
     __syncthreads();
     for (int i = threadIdx.x; i < sums.columns; i += WIDE)
         sums.partial[(int64_t)blockIdx.x * sums.columns + i] = total[(i / C * SIZE + i % SIZE) * packs + i % C / SIZE];
@@ -319,11 +329,11 @@ template <class T> static void backward(Tensor dx, Tensor dweight, Tensor dbias,
     const int64_t sum_bytes = 3 * teams * C * (int64_t)sizeof(float), staged_bytes = 32 * warps * STAGED_BYTES<T>;
     const PartialSums sums = partial_sums(blocks, dweight, dbias, dx_sum, into);
     if (wide)
-        LAUNCH_EARLY(layernorm_backward_wide_kernel<T>, (unsigned)blocks, WIDE, sum_bytes, sums, dx, dnormed, x, mean,
-                     rstd, weight, rows, C, add);
+        LAUNCH_EARLY(layernorm_backward_wide_kernel<T>, (unsigned)blocks, WIDE, sum_bytes, sums, dx, dx.max, dnormed, x,
+                     mean, rstd, weight, rows, C, add);
     else
         LAUNCH_EARLY(layernorm_backward_kernel<T>, (unsigned)blocks, 32 * warps, max(sum_bytes, staged_bytes), sums, dx,
-                     dnormed, x, mean, rstd, weight, rows, C, 1.0f / (float)C, team_warps, add);
+                     dx.max, dnormed, x, mean, rstd, weight, rows, C, 1.0f / (float)C, team_warps, add);
     device_side_begin();
     partial_sums_add(sums, warps);
     device_side_end();
@@ -334,6 +344,7 @@ void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, 
     check_layernorm_backward(dx, dweight, dbias, dx_sum, dnormed, x, mean, rstd, weight);
     require_aligned_rows("layernorm backward", { dx, dnormed, x, weight });
     op_begin("layernorm backward", op_bytes(dx_into == ACCUMULATE ? 6 : 5, dx, dnormed, x, mean, rstd, dx), 0);
+    max_begin(dx.max);
     (x.dtype == BF16 ? backward<bf16> : backward<float>)(dx, dweight, dbias, dx_sum, dnormed, x, mean, rstd, weight,
                                                          dx_into, into);
     op_end();

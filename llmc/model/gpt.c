@@ -2,10 +2,13 @@
 #include <stdio.h>
 #include <string.h>
 #include "../../kernels/cache.h"
+#include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include "../../kernels/dropout.h"
 #include "../../kernels/embedding.h"
+#include "../../kernels/fp8.h"
 #include "../../kernels/gelu.h"
+#include "../../kernels/gemm.h"
 #include "../../kernels/head.h"
 #include "../../kernels/layernorm.h"
 #include "../../kernels/matmul.h"
@@ -16,10 +19,12 @@ void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
     device_upload_async(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
     if (targets) device_upload_async(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
     m->dropout = 0;
+    m->fp8 = 0;
     m->loaded = tokens;
 }
 
 void gpt_load_sequence(GPT *m, const uint64_t *first) {
+    m->fp8 = m->acts.q8.data != NULL;
     if (!tensor_bytes(m->acts.sequence)) return;
     device_upload_async(m->acts.sequence.data, first, sizeof *first);
     m->dropout = m->config.dropout;
@@ -94,6 +99,49 @@ static void self_attention_backward(GPT *m, int l, BlockActs *s) {
     op_end();
 }
 
+/* The operands of a linear layer, and in E4M3: xt, the transpose of x or gelu(x_pre_gelu), made by the forward pass for
+   the backward pass, and weight8, the weight and its transpose. */
+typedef struct { Tensor x, x_pre_gelu, xt, weight, weight8, bias; } Linear;
+#define LINEAR(x, pre_gelu, of) (Linear){ s->x, pre_gelu, s->x##t, w->of##w, s->of##w8, w->of##b }
+
+/* (rows,columns) of the memory of t, from an element on. */
+static Tensor e4m3(Tensor t, int64_t first, int64_t rows, int64_t columns) {
+    Tensor view = tensor_of((char *)t.data + first, E4M3, 2, rows, columns);
+    view.max = t.max;
+    return view;
+}
+
+static void linear_forward(GPT *m, Tensor out, Tensor pre_gelu, Linear n) {
+    if (!m->fp8) {
+        matmul_forward(out, pre_gelu, n.x, n.weight, n.bias);
+        return;
+    }
+    const int64_t N = n.weight.dim[0], K = n.weight.dim[1];
+    const Tensor weight8 = e4m3(n.weight8, 0, N, K);
+    Tensor x8 = e4m3(m->acts.q8, 0, tensor_rows(out), K);
+    x8.max = n.xt.max;
+    if (!m->weights_kept) quantize(weight8, e4m3(n.weight8, N * K, K, N), n.weight);
+    if (n.x_pre_gelu.data) quantize_gelu(x8, n.xt, n.x_pre_gelu);
+    else                   quantize(x8, n.xt, n.x);
+    matmul_fp8_forward(pre_gelu.data ? pre_gelu : out, x8, weight8, n.bias);
+}
+
+static void linear_backward(GPT *m, Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_bias, Tensor dout, Linear n,
+                            Into into) {
+    if (!m->fp8) {
+        matmul_backward(dx, dweight, dbias, dx_bias, dout, n.x, n.x_pre_gelu, n.weight, into);
+        return;
+    }
+    const int64_t rows = tensor_rows(dout), N = n.weight.dim[0], K = n.weight.dim[1];
+    const Tensor dout8t = e4m3(m->acts.dout8t, 0, N, rows);
+    Tensor dout8 = e4m3(m->acts.q8, 0, rows, N);
+    dout8.max = dout8t.max;
+    if (dbias.data) column_sums(dbias, dout, into);
+    quantize(dout8, dout8t, dout);
+    matmul_fp8_backward(dx, dweight, dout8, dout8t, n.xt, e4m3(n.weight8, N * K, K, N), into);
+    if (n.x_pre_gelu.data) gelu_backward(dx, dx, n.x_pre_gelu, dx_bias, into);
+}
+
 /* Called before the forward pass of a group, or after its backward pass. */
 static void at_group(GroupHook *hook, void *context, int group) {
     if (!hook) return;
@@ -107,12 +155,12 @@ static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
     BlockActs *s = &m->acts.block[l];
     Acts *a = &m->acts;
     residual_layernorm_forward(s->res1, s->ln1, s->ln1_mean, s->ln1_rstd, x, branch, w->ln1w, w->ln1b);
-    matmul_forward(s->qkv, ABSENT, s->ln1, w->qkvw, w->qkvb);
+    linear_forward(m, s->qkv, ABSENT, LINEAR(ln1, ABSENT, qkv));
     self_attention_forward(m, l, s);
-    matmul_forward(a->branch, ABSENT, s->atty, w->projw, w->projb);
+    linear_forward(m, a->branch, ABSENT, LINEAR(atty, ABSENT, proj));
     drop(m, a->branch, l, PROJECTION);
     residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
-    matmul_forward(s->gelu, s->fch, s->ln2, w->fcw, w->fcb);
+    linear_forward(m, s->gelu, s->fch, LINEAR(ln2, ABSENT, fc));
 }
 
 void gpt_forward(GPT *m) {
@@ -127,7 +175,7 @@ void gpt_forward(GPT *m) {
         BlockActs *s = &a->block[l];
         at_group(m->before_group, m->before_context, l);
         block_forward(m, l, x, branch);
-        matmul_forward(a->branch, ABSENT, s->gelu, w->fcprojw, w->fcprojb);
+        linear_forward(m, a->branch, ABSENT, LINEAR(gelu, s->fch, fcproj));
         drop(m, a->branch, l, MLP_PROJECTION);
         x = s->res2;
         branch = a->branch;
@@ -168,12 +216,15 @@ static void recompute_mlp(GPT *m, int l) {
     if (level == RECOMPUTE_BLOCK) block_forward(m, l, s->res1, ABSENT);
     if (level == RECOMPUTE_LAYERNORM)
         residual_layernorm_forward(ABSENT, s->ln2, s->ln2_mean, s->ln2_rstd, s->res2, ABSENT, w->ln2w, w->ln2b);
-    if (level == RECOMPUTE_GELU || level == RECOMPUTE_LAYERNORM) gelu_forward(s->gelu, s->fch);
+    if (level == RECOMPUTE_LAYERNORM && m->fp8) quantize(ABSENT, s->ln2t, s->ln2);
+    if (level >= RECOMPUTE_GELU && m->fp8) quantize_gelu(ABSENT, s->gelut, s->fch);
+    else if (level == RECOMPUTE_GELU || level == RECOMPUTE_LAYERNORM) gelu_forward(s->gelu, s->fch);
 }
 
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context) {
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
+    REQUIRE(m->fp8 || !a->q8.data, "model: a batch in bf16, want gpt_load_sequence before gpt_backward");
     device_overlap_begin();
     embedding_sort(a->tokens, m->config.Vp);
     head_loss(a->losses, a->dlnf, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);
@@ -187,19 +238,21 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         device_overlap_wait();                  /* the memory of dqkv and ln1 is reused */
         recompute_mlp(m, l);
         Tensor dmlp = branch_gradient(m, a->dbranch, l, MLP_PROJECTION);
-        matmul_backward(s->dfch, dw->fcprojw, by_matmul(m, dw->fcprojb), dw->fcb, dmlp, s->gelu, s->fch, w->fcprojw,
+        linear_backward(m, s->dfch, dw->fcprojw, by_matmul(m, dw->fcprojb), dw->fcb, dmlp, LINEAR(gelu, s->fch, fcproj),
                         into);
-        matmul_backward(a->dbranch, dw->fcw, ABSENT, ABSENT, s->dfch, s->ln2, ABSENT, w->fcw, into);
+        linear_backward(m, a->dbranch, dw->fcw, ABSENT, ABSENT, s->dfch, LINEAR(ln2, ABSENT, fc), into);
         layernorm_backward(a->dres, dw->ln2w, dw->ln2b, by_layernorm(m, dw->projb), a->dbranch, s->res2, s->ln2_mean,
                            s->ln2_rstd, w->ln2w, ACCUMULATE, into);
         device_overlap_wait();                  /* the memory of dfch and ln2 is reused */
         Tensor dproj = branch_gradient(m, a->dproj, l, PROJECTION);
-        matmul_backward(a->dbranch, dw->projw, by_matmul(m, dw->projb), ABSENT, dproj, s->atty, ABSENT, w->projw, into);
+        linear_backward(m, a->dbranch, dw->projw, by_matmul(m, dw->projb), ABSENT, dproj, LINEAR(atty, ABSENT, proj),
+                        into);
         self_attention_backward(m, l, s);
         if (m->config.recompute == RECOMPUTE_LAYERNORM)
             residual_layernorm_forward(ABSENT, s->ln1, s->ln1_mean, s->ln1_rstd, s->res1, ABSENT, w->ln1w, w->ln1b);
+        if (m->config.recompute == RECOMPUTE_LAYERNORM && m->fp8) quantize(ABSENT, s->ln1t, s->ln1);
         device_overlap_wait();                  /* dprojw is computed from dres */
-        matmul_backward(a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, s->ln1, ABSENT, w->qkvw, into);
+        linear_backward(m, a->dbranch, dw->qkvw, dw->qkvb, ABSENT, a->dqkv, LINEAR(ln1, ABSENT, qkv), into);
         layernorm_backward(a->dres, dw->ln1w, dw->ln1b, by_layernorm(m, before), a->dbranch, s->res1, s->ln1_mean,
                            s->ln1_rstd, w->ln1w, ACCUMULATE, into);
         at_group(ready, context, l);

@@ -9,8 +9,9 @@
    dropout. */
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
 
-/* Enables dropout in gpt_forward and gpt_backward of the batch of the last gpt_load, in a model created to TRAIN with
-   dropout. The masks are those of sequences *first, *first + 1, ... Uploads *first as device_upload_async does. */
+/* Enables dropout and products in E4M3 in gpt_forward and gpt_backward of the batch of the last gpt_load, in a model
+   created to TRAIN with them; with matmul_dtype E4M3 gpt_backward wants it. The masks are those of sequences *first,
+   *first + 1, ... Uploads *first as device_upload_async does. */
 void gpt_load_sequence(GPT *m, const uint64_t *first);
 
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */

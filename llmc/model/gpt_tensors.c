@@ -76,6 +76,7 @@ int gpt_groups(const GPTConfig *c) { return comm_size / sharing_ranks(c); }
 static void add_entry(TensorTable *table, const char *prefix, const char *name, Tensor shape, TensorEntry entry) {
     snprintf(entry.name, sizeof entry.name, "%s%s", prefix, name);
     entry.bytes = (size_t)(ceil_div(tensor_count(shape), 128) * 128) * dtype_bytes(shape.dtype);
+    if (shape.dtype == E4M3 && entry.bytes) entry.bytes = (entry.bytes / 256 + 1) * 256;     /* and its max */
     entry.offset = table->bytes;
     *entry.field = shape;
     table->entry = host_grow(table->entry, (size_t)table->count, &table->room, sizeof entry, "a table of tensors");
@@ -143,8 +144,12 @@ static void reuse_offsets(TensorTable *table, const TensorTable *larger, const c
 /* Sets the addresses of all tensors; empty ones are absent. */
 static void place_table(TensorTable *table, void *memory) {
     table->memory = memory;
-    for (int i = 0; i < table->count; i++)
-        table->entry[i].field->data = table->entry[i].bytes ? (char *)memory + table->entry[i].offset : NULL;
+    for (int i = 0; i < table->count; i++) {
+        const TensorEntry *entry = &table->entry[i];
+        char *data = entry->bytes ? (char *)memory + entry->offset : NULL;
+        entry->field->data = data;
+        if (entry->field->dtype == E4M3 && data) entry->field->max = (float *)(data + entry->bytes - 128);
+    }
 }
 
 Tensor tensor_table_flat(const TensorTable *table, DType dtype) {
@@ -287,6 +292,8 @@ enum { NEVER = RECOMPUTE_BLOCK + 1 };
 
 static int is_training(const GPT *m) { return m->purpose == TRAIN && !m->cached; }
 
+#define IN_BF16(dropped) (m->config.matmul_dtype == E4M3 ? RECOMPUTE_NONE : (dropped))
+
 static int is_shared(const GPT *m, int dropped) {
     return !is_training(m) || (int)m->config.recompute >= dropped;
 }
@@ -304,7 +311,8 @@ static void add_act(GPT *m, Tensor *field, const char *prefix, const char *name,
     if (!is_training(m) && phases != KEPT && !(phases &= FORWARD)) return;
     if (phases == SAME) table->entry[table->count - 1].watched = 0;        /* its value is overwritten */
     add_entry(table, prefix, name, shape, (TensorEntry){
-        .field = field, .watched = phases == KEPT && shape.dtype != I32 && tensor_count(shape), .same = phases == SAME,
+        .field = field, .same = phases == SAME,
+        .watched = phases == KEPT && shape.dtype != I32 && shape.dtype != E4M3 && tensor_count(shape),
         .phases = phases == SAME ? 0 : phases });
 }
 
@@ -357,6 +365,7 @@ static size_t acts_layout(GPT *m, int batch, int tokens, int first) {
     int64_t work = words_of(m->ring.split.size ? ring_workspace_bytes(&m->ring)
                                                : attention_workspace_bytes(m->attention, &m->spec));
     int64_t word = rate > 0 ? 2 : 0, samples = m->cached, positions = m->cached ? 1 : m->ring.split.size ? tokens : 0;
+    const int64_t is_fp8 = is_training(m) && config->matmul_dtype == E4M3, fp8 = is_fp8 ? B * T : 0, two = 2 * is_fp8;
     const DType ACT = config->dtype;
     char prefix[40] = "";
     Acts *model = &m->acts;
@@ -419,6 +428,8 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     gpt_check(&config);
     REQUIRE(B >= 1 && T >= 1 && T <= config.T,
             "model: a batch of %d x %d tokens, want at least 1 and at most the context %d", B, T, config.T);
+    REQUIRE(config.matmul_dtype != E4M3 || purpose != TRAIN || (config.C % 16 == 0 && (int64_t)B * T % 16 == 0),
+            "--matmul-dtype fp8: %d channels, micro-batches of %d x %d tokens: want multiples of 16", config.C, B, T);
     *m = (GPT){ .config = config, .purpose = purpose, .attention_name = attention };
     params_create(&m->params, &config, config.dtype, "the parameters");
     if (purpose == TRAIN) params_create(&m->grads, &config, F32, "the gradients");
@@ -453,12 +464,16 @@ static void set_shapes(GPT *m, int B, int T, int first) {
     REQUIRE(table->bytes <= m->act_bytes, "%s needs %zu bytes, %zu are allocated", what, table->bytes, m->act_bytes);
     place_table(table, table->memory);
     if (m->spec.position) m->spec.position = m->acts.position.data;
+    m->acts.dres.max = m->acts.dqkv.max = m->acts.dout8t.max;
     for (int l = 0; l < m->config.L; l++) {
         BlockActs *a = &m->acts.block[l];
 #define SHARE(field, shape, dtype, dropped, phases) \
         if (is_shared(m, dropped)) a->field = m->acts.block->field;
         BLOCK_ACTS(SHARE)
 #undef SHARE
+        a->ln1.max = a->ln1t.max;           /* for quantize, by layernorm and the like */
+        a->ln2.max = a->ln2t.max;
+        a->dfch.max = m->acts.dout8t.max;
         a->kv = m->spec.Tk == T ? tensor_column_range(a->qkv, m->config.C, 2 * m->config.C) : a->cache;
     }
 }

@@ -20,6 +20,7 @@ typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_MUON } OptimizerKind;
 typedef struct {
     int L, NH, C, T;    /* blocks, heads, channels, maximum context */
     DType dtype;        /* computation: F32, or BF16 with master parameters in f32 */
+    DType matmul_dtype; /* the products of the blocks in training steps: E4M3 where dtype is BF16; else as dtype */
     int deterministic;  /* same bits in every run */
     int V, Vp;          /* vocabulary; rows of the token table in memory: V rounded up to a multiple of 64 */
     int untied;         /* lm_head is not wte */
@@ -101,12 +102,13 @@ Tensor tensor_table_flat(const TensorTable *table, DType dtype);    /* the whole
     X(fcprojb,   "mlp.c_proj.bias",               SHAPE(C),     AS_IS,       INIT_ZERO,     0, 0)
 
 /* dropped: the first level at which all blocks share one tensor; NEVER: only in evaluation, which shares all of them.
+   IN_BF16: with products in E4M3 shared at every level, for the backward pass then reads the transposes.
    phases: phases of a micro-step with a value in a shared tensor (gpt_tensors.c). Shared tensors without a common phase
    share memory. SAME: the memory of the row before, which is not read after this one is written. */
 /*      field     shape                dtype  dropped              phases (ACT = the model's dtype) */
 #define BLOCK_ACTS(X) \
     X(res1,       SHAPE(B, T, C),      ACT,   NEVER,               QKV | ATTENTION | MLP)  /* the residual stream */ \
-    X(ln1,        SHAPE(B, T, C),      ACT,   RECOMPUTE_LAYERNORM, QKV | D_QKV) \
+    X(ln1,        SHAPE(B, T, C),      ACT,   IN_BF16(RECOMPUTE_LAYERNORM), QKV | D_QKV) \
     X(ln1_mean,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     QKV | D_QKV) \
     X(ln1_rstd,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     QKV | D_QKV) \
     X(qkv,        SHAPE(B, T, 3*C),    ACT,   RECOMPUTE_BLOCK,     QKV | ATTENTION | D_ATTENTION) \
@@ -114,12 +116,20 @@ Tensor tensor_table_flat(const TensorTable *table, DType dtype);    /* the whole
     X(lse,        SHAPE(B, NH, T),     F32,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) /* log-sum-exp */ \
     X(att,        SHAPE(kept),         I32,   RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) /* opaque, or empty */ \
     X(res2,       SHAPE(B, T, C),      ACT,   RECOMPUTE_BLOCK,     MLP | QKV | FINAL | D_MLP) /* into the MLP */ \
-    X(ln2,        SHAPE(B, T, C),      ACT,   RECOMPUTE_LAYERNORM, MLP | D_MLP) \
+    X(ln2,        SHAPE(B, T, C),      ACT,   IN_BF16(RECOMPUTE_LAYERNORM), MLP | D_MLP) \
     X(ln2_mean,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     MLP | D_MLP) \
     X(ln2_rstd,   SHAPE(B, T),         F32,   RECOMPUTE_BLOCK,     MLP | D_MLP) \
     X(fch,        SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_BLOCK,     MLP | D_MLP)   /* hidden layer before the GELU */ \
-    X(gelu,       SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_GELU,      MLP | D_MLP) \
-    X(dfch,       SHAPE(B, T, 4*C),    ACT,   RECOMPUTE_GELU,      SAME)
+    X(gelu,       SHAPE(B, T, 4*C),    ACT,   IN_BF16(RECOMPUTE_GELU), MLP | D_MLP) \
+    X(dfch,       SHAPE(B, T, 4*C),    ACT,   IN_BF16(RECOMPUTE_GELU), SAME) \
+    X(ln1t,       SHAPE(C, fp8),       E4M3,  RECOMPUTE_LAYERNORM, QKV | D_QKV)   /* fp8 = B T or 0: the transposes */ \
+    X(attyt,      SHAPE(C, fp8),       E4M3,  RECOMPUTE_BLOCK,     ATTENTION | D_ATTENTION) \
+    X(ln2t,       SHAPE(C, fp8),       E4M3,  RECOMPUTE_LAYERNORM, MLP | D_MLP) \
+    X(gelut,      SHAPE(4*C, fp8),     E4M3,  RECOMPUTE_GELU,      MLP | D_MLP) \
+    X(qkvw8,      SHAPE(two, 3*C, C),  E4M3,  NEVER,               QKV)           /* two = 2 or 0: a weight, */ \
+    X(projw8,     SHAPE(two, C, C),    E4M3,  NEVER,               ATTENTION)     /* then its transpose */ \
+    X(fcw8,       SHAPE(two, 4*C, C),  E4M3,  NEVER,               MLP) \
+    X(fcprojw8,   SHAPE(two, 4*C, C),  E4M3,  NEVER,               MLP)
 
 /*      field     shape                dtype  phases */
 #define MODEL_ACTS(X) \
@@ -142,7 +152,9 @@ Tensor tensor_table_flat(const TensorTable *table, DType dtype);    /* the whole
     X(dbranch,    SHAPE(B, T, C),      ACT,   SAME)         /* gradient of the MLP's output, ln2, atty, ln1 */ \
     X(attwork,    SHAPE(work),         F32,   ATTENTION | RECOMPUTATION | D_ATTENTION)  /* scratch of the attention */ \
     X(dqkv,       SHAPE(B, T, 3*C),    ACT,   D_ATTENTION | D_QKV) \
-    X(dproj,      SHAPE(B, T, C),      ACT,   SAME)         /* gradient of the projection's output */
+    X(dproj,      SHAPE(B, T, C),      ACT,   SAME)         /* gradient of the projection's output */ \
+    X(q8,         SHAPE(fp8, 4*C),     E4M3,  ALL & ~(FINAL | HEAD | D_FINAL))  /* operand of the next product */ \
+    X(dout8t,     SHAPE(fp8, 4*C),     E4M3,  ALL & ~FORWARD)   /* the transpose, where it is a gradient */
 
 #define FIELD(field, ...) Tensor field;
 typedef struct { BLOCK_PARAMS(FIELD) } BlockParams;
@@ -195,6 +207,8 @@ typedef struct {
     int64_t          chunk;        /* rows of logits allocated */
     const int32_t   *loaded;       /* host memory of the last batch of gpt_load */
     float            dropout;      /* that batch's */
+    int              fp8;          /* that batch's products of the blocks are in E4M3 */
+    int              weights_kept; /* their E4M3 weights are those of the last gpt_forward, not quantized again */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
     void            *before_context;
 } GPT;

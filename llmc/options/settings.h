@@ -83,6 +83,8 @@
     X(CHOICE,  dtype,            "auto",    CHOICES("auto|" DTYPE_NAMES), KEPT, \
       "auto = bf16 on a GPU, f32 on a CPU", \
       "bf16 fp16 bf16-full-eval precision mixed-precision amp half torch-dtype") \
+    X(CHOICE,  matmul_dtype,     "bf16",    CHOICES("bf16|fp8"), KEPT, \
+      "products of the blocks in training steps; fp8: GPUs of compute capability 8.9 and newer", "fp8") \
     X(CHOICE,  attention,        "auto",    CHOICES("auto|flash|naive"), KEPT, \
       "flash needs O(T) memory, naive O(T^2); auto = the fastest", \
       "flash flash-attention flash-attn use-flash-attention attn-implementation") \
@@ -90,7 +92,7 @@
       "activations, instead of keeping them: less memory, slower", \
       "gradient-checkpointing activation-checkpointing checkpoint-activations") \
     X(FLAG,    deterministic,    "no",      NO_ARGUMENT,        KEPT, \
-      "the same bits in every run, also of flash attention on a GPU", "") \
+      "the same bits in every run, also on a GPU", "") \
     \
     T(TITLE("Training")) \
     X(INTEGER, steps,            "2000",    RANGE(0, 1e12),     KEPT, "updates", \
@@ -135,7 +137,7 @@
     X(INTEGER, seed,             "1",       RANGE(0, 9e15),     KEPT, \
       "of weights, data order, dropout and samples; --sample draws one", "random-seed data-seed manual-seed") \
     X(FLAG,    perturb,          "no",      NO_ARGUMENT,        KEPT, \
-      "move the initial weights by one ulp: a noise twin (make compare)", "") \
+      "move the initial weights by one ulp: a noise twin", "") \
     X(INTEGER, threads,          "0",       RANGE(0, 4096),     FREE, \
       "of the CPU, without effect on the results; 0 = one per core", "num-threads n-threads nthreads") \
     X(TEXT,    time_limit,       NULL,      ARGUMENT("TIME"),   FREE, \

@@ -5,7 +5,7 @@
 static Tensor batch_of(Tensor block, Tensor next, int64_t at, int64_t count, int64_t size) {
     const int64_t bytes = (int64_t)dtype_bytes(block.dtype), apart = (char *)next.data - (char *)block.data;
     if (!block.data) return ABSENT;
-    return (Tensor){ (char *)block.data + at * bytes, block.dtype, 2, { count, size }, apart / bytes };
+    return (Tensor){ (char *)block.data + at * bytes, block.dtype, 2, { count, size }, apart / bytes, NULL };
 }
 
 /* Those of a tensor, for all blocks in batches. */

@@ -82,6 +82,7 @@ void train_step(TrainStep *s, uint64_t first, double learning_rate) {
         const int reduces = i == last && comm_size > 1;
         DeviceGraph *graph = records ? &s->graph[into][reduces] : NULL;
         load_batch(s, first + (uint64_t)((i * groups + group) * s->B));     /* the groups share a micro-step */
+        model->weights_kept = i > 0;
         if (!graph || device_graph_begin(graph, dloss)) {
             gpt_forward(model);
             gpt_backward(model, dloss, into, reduces ? optimizer_reduce : NULL, optimizer);
@@ -89,6 +90,7 @@ void train_step(TrainStep *s, uint64_t first, double learning_rate) {
         }
         if (graph) device_graph_end(graph);
     }
+    model->weights_kept = 0;
     autotune_enable(0);
     optimizer_update(optimizer);
     load_batch(s, first + (uint64_t)(s->sequences + group * s->B));     /* the next step's first */

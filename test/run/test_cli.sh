@@ -407,6 +407,7 @@ expect "a prompt longer than the context" "$gpt" --sample "$dir/a-flash-f32" --p
 is "it says so once" "$(grep -ac 'the prompt has 26 tokens, the context 16: the model sees' "$dir/expect.out")" 1
 printf 'a\000b' > "$dir/zero"
 refuse_each <<END
+--matmul-dtype fp8: | $small --matmul-dtype fp8 --dtype f32
 want --sample | $small --prompt -
 --stop: want --sample CHECKPOINT | --eval $dir/a-flash-f32 --stop x
 --interactive reads from stdin, and writes one sample | --sample $dir/a-flash-f32 --interactive --num-samples 2
