@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The PyTorch side of test/bench/bench_attention.c, which starts it: causal attention in bf16 of cuDNN, FlashAttention-2 and,
-where its package flash_attn_interface is installed, FlashAttention-3.
+where their packages flash_attn_interface and flash_attn.cute are installed, FlashAttention-3 and -4.
 
     bench_attention_peers.py FILE SOCKET DTYPE      FILE and SOCKET are open file descriptors
 
-One reply line per request line: "ok ..." or an error. On start: "ok" and the versions. Requests:
+One reply line per request line: "ok ..." or an error. On start: "ok", versions and names. Requests:
 
     inputs NH HS ROWS       FILE holds qkv (ROWS,3*NH*HS) and dout (ROWS,NH*HS), which are copied to the GPU
     shape NAME B T          runs NAME on the first B*T rows: "ok", peak memory in bytes (inputs and outputs included),
@@ -13,6 +13,7 @@ One reply line per request line: "ok ..." or an error. On start: "ok" and the ve
 
 Both passes are called as autograd calls them, on views of the packed qkv, so that only the library's own work is timed.
 """
+import importlib
 import mmap
 import socket
 import sys
@@ -22,6 +23,13 @@ WIRE = socket.socket(fileno=int(sys.argv[2])).makefile("rw")
 
 def say(*words):
     print(" ".join(" ".join(str(word).split()) for word in words)[:500], file=WIRE, flush=True)
+
+
+def installed(module):
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
 
 
 def leave(reason):
@@ -35,12 +43,9 @@ try:
     import torch
 except ImportError as error:
     leave(f"{sys.executable}: {error}")
-try:
-    import flash_attn_interface as fa3
-except ImportError:
-    fa3 = None
 if not torch.cuda.is_available():
     leave(f"PyTorch {torch.__version__} finds no GPU")
+fa3, fa4 = installed("flash_attn_interface"), installed("flash_attn.cute.interface")
 
 ATEN = torch.ops.aten
 OPERATORS = {
@@ -76,15 +81,24 @@ class DirectFA3:
         self.qkv = QKV[:B * T].view(B, T, 3, *SIZES).unbind(2)                              # (B,T,NH,HS) each
         self.dqkv = torch.empty_like(QKV[:B * T]).view(B, T, 3, *SIZES).unbind(2)
         self.dout = DOUT[:B * T].view(B, T, *SIZES)
+        self.options = dict(zip(("dq", "dk", "dv"), self.dqkv), softmax_scale=SIZES[1]**-0.5)
 
     def forward(self):
         self.out, self.lse, *_ = fa3._flash_attn_forward(*self.qkv, softmax_scale=SIZES[1]**-0.5, causal=True)
         return self.out
 
     def backward(self):
-        dq, dk, dv = self.dqkv
-        fa3._flash_attn_backward(self.dout, *self.qkv, self.out, self.lse, dq=dq, dk=dk, dv=dv,
-                                 softmax_scale=SIZES[1]**-0.5, is_causal=True)
+        fa3._flash_attn_backward(self.dout, *self.qkv, self.out, self.lse, **self.options, is_causal=True)
+        return self.dqkv
+
+
+class DirectFA4(DirectFA3):
+    def forward(self):
+        self.out, self.lse, *_ = fa4._flash_attn_fwd(*self.qkv, softmax_scale=SIZES[1]**-0.5, causal=True, return_lse=True)
+        return self.out
+
+    def backward(self):
+        fa4._flash_attn_bwd(*self.qkv, self.out, self.dout, self.lse, **self.options, causal=True)
         return self.dqkv
 
 
@@ -102,7 +116,7 @@ def inputs(NH, HS, rows):
 def shape(name, B, T):
     PEERS.pop(name, None)
     size = int(B), int(T)
-    method = DirectFA3 if name == "FA3" else Direct
+    method = {"FA3": DirectFA3, "FA4": DirectFA4}.get(name, Direct)
     first = method(name, *size)                     # plans are made, scratch is taken for good
     first.forward(), first.backward()
     del first
@@ -138,8 +152,8 @@ def time(name, which, ms):
 PEERS, LAUNCH_MS = {}, {}
 COMMANDS = {"inputs": inputs, "shape": shape, "time": time}
 with torch.no_grad():
-    say(f"ok PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, FlashAttention-2"
-        f"{' and FlashAttention-3' if fa3 else ''}; both passes called directly")
+    say(f"ok PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, FA2{', FA3' if fa3 else ''}"
+        f"{', FA4' if fa4 else ''}; both passes called directly")
     for line in WIRE:
         command, *words = line.split()
         try:

@@ -1,5 +1,5 @@
 /* bench_attention.c - Every attention of the linked backend against PyTorch's cuDNN and FlashAttention-2, and
-   FlashAttention-3 where its Python package is installed, in one run and on the same inputs, which lie in one shared
+   FlashAttention-3 and -4 where their Python packages are installed, in one run and on the same inputs, in one shared
    piece of memory (scripts/bench_attention_peers.py is the other side). In each round each of them in turn is timed
    over a batch of launches, forward and backward; what counts is the ratio within a round. TFLOP/s by the usual count:
    forward 4 B NH T^2 HS, halved by causality, backward 2.5 times that. qkv alone exceeds a GPU's L2 cache, so that no
@@ -22,7 +22,7 @@
 /* ---- PyTorch's attentions: a process behind a socket, which answers a line with a line and ends with this one */
 
 static FILE *peers;             /* NULL: there are none */
-static int   peers_have_fa3;
+static char  peers_line[512];   /* their first: "ok" and their names */
 
 /* A line to the peers, and what stands behind "ok" in their answer; NULL when it is another, which goes to stderr. */
 __attribute__((format(printf, 1, 2)))
@@ -44,7 +44,7 @@ static const char *ask(const char *format, ...) {
 
 /* Says which they are, or why there are none. They find the inputs in the open file. */
 static void peers_start(const char *python, int file, const char *dtype) {
-    char command[512], line[512] = "";
+    char command[512];
     int ends[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no socket: out of file descriptors?");
     fcntl(ends[1], F_SETFD, 0);                 /* inherited, as file is */
@@ -53,15 +53,14 @@ static void peers_start(const char *python, int file, const char *dtype) {
     fflush(NULL);
     if (!popen(command, "w") || !(peers = fdopen(ends[0], "r"))) fail("cannot start %s", python);
     close(ends[1]);
-    if (fgets(line, sizeof line, peers) && strncmp(line, "ok ", 3) == 0) {
-        printf("Peers: %s\n", line + 3);
-        peers_have_fa3 = strstr(line, "FlashAttention-3") != NULL;
+    if (fgets(peers_line, sizeof peers_line, peers) && strncmp(peers_line, "ok ", 3) == 0) {
+        printf("Peers: %s\n", peers_line + 3);
         return;
     }
     peers = NULL;
-    line[strcspn(line, "\n")] = 0;
-    printf("Without peers: %s\n", *line ? line : "their process ended at once; --python COMMAND says which Python, and "
-                                                 "scripts/ must lie in the working directory");
+    peers_line[strcspn(peers_line, "\n")] = 0;
+    printf("Without peers: %s\n", *peers_line ? peers_line : "their process ended at once; --python COMMAND says which "
+                                                             "Python, and scripts/ must lie in the working directory");
 }
 
 /* ---- The attentions that are compared */
@@ -150,16 +149,17 @@ static void runners_list(Shape s) {
         if (attention_list[a]->refuse(&spec)) continue;
         int namesakes = 1;
         for (int i = 0; i < runners; i++) namesakes += strcmp(runner[i].ours->name, attention_list[a]->name) == 0;
-        REQUIRE(runners < RUNNERS_MAX - 3, "more attentions than RUNNERS_MAX allows");
+        REQUIRE(runners < RUNNERS_MAX - 4, "more attentions than RUNNERS_MAX allows");
         Runner *r = &runner[runners++];
         *r = (Runner){ .ours = attention_list[a] };
         snprintf(r->label, sizeof r->label, namesakes > 1 ? "%.10s %d" : "%.10s", r->ours->name, namesakes);
     }
     REQUIRE(runners, "no attention of this backend takes head size %d", s.HS);
-    if (peers) {
-        runner[runners++] = (Runner){ .label = "cuDNN" };
-        runner[runners++] = (Runner){ .label = "FA2" };
-        if (peers_have_fa3) runner[runners++] = (Runner){ .label = "FA3" };
+    static const char *const names[] = { "cuDNN", "FA2", "FA3", "FA4" };
+    for (int i = 0; peers && i < 4; i++) {
+        if (!strstr(peers_line, names[i])) continue;
+        runner[runners] = (Runner){0};
+        snprintf(runner[runners++].label, sizeof runner->label, "%s", names[i]);
     }
 }
 
@@ -344,7 +344,7 @@ int main(int argc, char **argv) {
         { .name = "csv", .type = OPTION_TEXT, .value = &csv_path, .argument = "FILE",
           .help = "writes the speeds also to FILE, which scripts/plot_attention.sh draws" },
         { .name = "python", .type = OPTION_TEXT, .value = &python, .fallback = "python3", .argument = "COMMAND",
-          .help = "a Python that has PyTorch, for cuDNN and FlashAttention-2, -3" },
+          .help = "a Python that has PyTorch, for cuDNN and FlashAttention-2, -3, -4" },
         { .name = "no-peers", .type = OPTION_FLAG, .value = &no_peers, .help = "without these" },
         BENCH_HELP
     };
