@@ -16,14 +16,7 @@ const Attention *attention_pick(const char *name, const AttentionSpec *spec) {
     fail("attention %s cannot run here: %s", name, reason);
 }
 
-const char *attention_refuse_rate(const AttentionSpec *s) {
-    return s->dropout.rate >= 0 && s->dropout.rate <= 0.95f ? NULL : "the rate of dropout is not in 0 .. 0.95";
-}
-
-size_t attention_no_bytes(const AttentionSpec *s) {
-    (void)s;
-    return 0;
-}
+size_t attention_no_bytes(const AttentionSpec *s) { (void)s; return 0; }
 
 size_t attention_row_bytes(const AttentionSpec *s) {
     return sizeof(float) * (size_t)s->B * (size_t)s->NH * (size_t)s->Tq;
@@ -50,6 +43,8 @@ static AttentionSpec checked(const Attention *a, const AttentionSpec *s, const A
     REQUIRE(!refusal, "attention %s cannot run here: %s", a->name, refusal);
     REQUIRE(s->B >= 1 && s->NH >= 1 && s->Tq >= 1 && s->Tk >= 1,
             "attention: B %d, NH %d, Tq %d, Tk %d: want all sizes >= 1", s->B, s->NH, s->Tq, s->Tk);
+    REQUIRE(s->dropout.rate >= 0 && s->dropout.rate <= 0.95f, "attention: a rate of dropout of %g, want 0 .. 0.95",
+            s->dropout.rate);
     const int C = s->NH * s->HS;
     check_tensor("attention", "q",   o->q,   s->dtype,  3, s->B, s->Tq, C);
     check_tensor("attention", "k",   o->k,   s->dtype,  3, s->B, s->Tk, C);

@@ -68,9 +68,13 @@ size_t attention_workspace_bytes(const Attention *a, const AttentionSpec *s);
    (B,NH,T) F32. merged: as out, which it may be; or BF16, rounded. */
 void attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse);
 
+/* The key/value cache of generation: rows position .. position + n - 1 of each sequence of cache (B,T,C) = rows
+   (B,n,C), which may have a pitch. position: I32 (1). A row outside the cache fails on the CPU, and ends the program by
+   an assertion on a GPU. */
+void cache_append(Tensor cache, Tensor rows, Tensor position);
+
 /* ---- for the implementations */
 
-const char *attention_refuse_rate(const AttentionSpec *s);  /* NULL, or that there is no such rate of dropout */
 size_t attention_row_bytes(const AttentionSpec *s);         /* a float per query row: lse, or delta */
 size_t attention_no_bytes (const AttentionSpec *s);         /* 0 */
 

@@ -54,10 +54,9 @@ CommOp comm_all_gather(Tensor t)     { return start(ALL_GATHER, t); }
 CommOp comm_exchange(const CommTransfer *transfers, int count) {
     for (int i = 0; i < count; i++) {
         const CommTransfer *t = &transfers[i];
-        REQUIRE(t->to >= 0 && t->to < comm_size && t->from >= 0 && t->from < comm_size,
-                "exchange: to rank %d, from rank %d, want 0 .. %d", t->to, t->from, comm_size - 1);
-        REQUIRE(comm_size == 1 || (t->to != comm_rank && t->from != comm_rank), "exchange: of rank %d with itself",
-                comm_rank);
+        const int is_self = comm_size > 1 && (t->to == comm_rank || t->from == comm_rank);
+        REQUIRE(t->to >= 0 && t->to < comm_size && t->from >= 0 && t->from < comm_size && !is_self,
+                "exchange: to rank %d, from rank %d, want others of 0 .. %d", t->to, t->from, comm_size - 1);
         check_packed("exchange", "send", t->send);
         check_packed("exchange", "receive", t->receive);
     }

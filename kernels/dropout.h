@@ -75,12 +75,6 @@ PHILOX_FUNCTION Random64 dropout_draw(DropoutMask mask, uint32_t row_block, uint
     return kept;
 }
 
-/* dropout_draw, with the threshold as a number. */
-PHILOX_FUNCTION Random64 dropout_block(DropoutMask mask, uint32_t row_block, uint32_t column_block,
-                                       uint32_t threshold) {
-    return dropout_draw(mask, row_block, column_block, dropout_digits(threshold));
-}
-
 /* Whether element (i,j) of a block is kept. */
 PHILOX_FUNCTION int dropout_bit(Random64 kept, int i, int j) { return kept.word[i >> 2] >> (8 * (i & 3) + j) & 1; }
 

@@ -3,7 +3,6 @@
 #include "check_ops.h"
 #include "device.h"
 #include "matmul.h"
-#include "softmax_cross_entropy.h"
 
 /* Elements first .. first + count - 1 of a packed tensor of F32 or I32. */
 static Tensor elements(Tensor t, int64_t first, int64_t count) {

@@ -15,4 +15,10 @@
 void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tensor targets,
                int V, float dloss, Into dwte_into, Tensor work);
 
+/* The same of rows of logits (R,Vp), F32 or BF16, which are overwritten: losses (R), targets (R); dlogits (R,Vp) =
+   dloss * (softmax(logits) - one at target), 0 where the target is -1, is logits (the same memory, type and pitch), or
+   absent: losses only. Another target fails on the CPU, on the GPU its loss is NaN. Exponentials and sums are made in
+   f32. */
+void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V, float dloss);
+
 #endif

@@ -175,12 +175,8 @@ size_t ring_workspace_bytes(const Ring *r) {
 
 /* (1,count,columns) of the flat rows. */
 static Tensor rows_of(Tensor t, int64_t first, int64_t count) {
-    Tensor rows = tensor_row_range(t, first, count);
-    rows.ndim = 3;
-    rows.dim[2] = rows.dim[1];
-    rows.dim[1] = count;
-    rows.dim[0] = 1;
-    return rows;
+    const Tensor rows = tensor_row_range(t, first, count);
+    return (Tensor){ rows.data, rows.dtype, 3, { 1, count, rows.dim[1] }, rows.pitch, rows.max };
 }
 
 /* The left or right half of the columns: K or V. */

@@ -43,10 +43,7 @@ const char *tensor_shape(Tensor t, char text[80]) {
 }
 
 Tensor tensor_flat(Tensor t) {
-    Tensor flat = { .data = t.data, .dtype = t.dtype, .ndim = 2, .pitch = t.pitch, .max = t.max };
-    flat.dim[0] = tensor_rows(t);
-    flat.dim[1] = tensor_columns(t);
-    return flat;
+    return (Tensor){ t.data, t.dtype, 2, { tensor_rows(t), tensor_columns(t) }, t.pitch, t.max };
 }
 
 Tensor tensor_row_range(Tensor t, int64_t first, int64_t count) {

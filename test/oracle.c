@@ -161,7 +161,7 @@ void oracle_dropout(double *out, const double *x, const Dropout *d, uint64_t fir
     for (int i = 0; i < B * T * C; i++) {
         const DropoutMask mask = dropout_mask(d->seed, d->site, first + (uint64_t)(i / C / T), 0);
         const int t = i / C % T, c = i % C;
-        const Random64 kept = dropout_block(mask, (uint32_t)t / 8, (uint32_t)c / 8, threshold);
+        const Random64 kept = dropout_draw(mask, (uint32_t)t / 8, (uint32_t)c / 8, dropout_digits(threshold));
         out[i] = dropout_bit(kept, t % 8, c % 8) ? x[i] * 4096 / (4096 - threshold) : 0;
     }
 }
@@ -215,7 +215,8 @@ double oracle_p_factor(const AttentionSpec *spec, int b, int h, int i, int j) {
     if (d->rate == 0) return 1;
     DropoutMask mask = dropout_mask(d->seed, d->site, (d->sequence ? *d->sequence : 0) + (uint64_t)b,
                                     (uint32_t)(oracle_head + h));
-    const Random64 kept = dropout_block(mask, (uint32_t)i / 8, (uint32_t)j / 8, dropout_threshold(d->rate));
+    const DropoutDigits digits = dropout_digits(dropout_threshold(d->rate));
+    const Random64 kept = dropout_draw(mask, (uint32_t)i / 8, (uint32_t)j / 8, digits);
     return dropout_bit(kept, i % 8, j % 8) ? dropout_scale(d->rate) : 0;
 }
 

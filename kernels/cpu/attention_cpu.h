@@ -10,7 +10,7 @@ extern const Attention attention_flash, attention_naive;
 static inline const char *attention_refuse_on_cpu(const AttentionSpec *s) {
     if (s->dtype != F32 || s->out_dtype != F32) return "the CPU computes in f32 only";
     if (s->HS < 1 || s->HS > HS_MAX)            return "the head size is not in 1 .. 128";
-    return attention_refuse_rate(s);
+    return NULL;
 }
 
 /* The mask of P. head: b NH + h, over all sequences. */

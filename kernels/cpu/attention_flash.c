@@ -20,7 +20,7 @@ static void drop(const AttentionSpec *s, DropoutMask mask, float *tile, int64_t 
     Random64 kept[QUERIES / 8][KEYS / 8];
     for (uint32_t i = 0; i < QUERIES / 8; i++)
         for (uint32_t j = 0; j < (keys + 7) / 8; j++)
-            kept[i][j] = dropout_block(mask, (uint32_t)i0 / 8 + i, (uint32_t)j0 / 8 + j, threshold);
+            kept[i][j] = dropout_draw(mask, (uint32_t)i0 / 8 + i, (uint32_t)j0 / 8 + j, dropout_digits(threshold));
     for (int64_t j = 0; j < keys; j += 8) {
         uint32_t bits[QUERIES];                 /* one bit per key, 8 keys */
         for (int i = 0; i < QUERIES; i++) bits[i] = kept[i / 8][j / 8].word[i / 4 % 2] >> 8 * (i % 4);

@@ -17,7 +17,7 @@ static Head drop(Head to, Head from, const AttentionSpec *s, int64_t head) {
     const float scale = dropout_scale(s->dropout.rate);
     for (int64_t i0 = 0; i0 < s->Tq; i0 += 8)
         for (int64_t j0 = 0; j0 < s->Tk; j0 += 8) {
-            const Random64 kept = dropout_block(mask, (uint32_t)i0 / 8, (uint32_t)j0 / 8, threshold);
+            const Random64 kept = dropout_draw(mask, (uint32_t)i0 / 8, (uint32_t)j0 / 8, dropout_digits(threshold));
             for (int64_t i = i0; i < min64(i0 + 8, s->Tq); i++)
                 for (int64_t j = j0; j < min64(j0 + 8, s->Tk); j++)
                     head_from(to, i).data[j] = dropout_bit(kept, i % 8, j % 8) ? scale * head_from(from, i).data[j] : 0;

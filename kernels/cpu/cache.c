@@ -1,4 +1,4 @@
-#include "../cache.h"
+#include "../attention.h"
 #include <string.h>
 #include "../check_ops.h"
 

@@ -14,7 +14,7 @@ static void dropout_rows(float *out, const float *x, int64_t row, int64_t rows, 
         const int64_t width = min64(8 * BLOCKS, columns - first);
         Random64 kept[BLOCKS];
         for (uint32_t n = 0; n < BLOCKS; n++)
-            kept[n] = dropout_block(mask, (uint32_t)row / 8, (uint32_t)first / 8 + n, threshold);
+            kept[n] = dropout_draw(mask, (uint32_t)row / 8, (uint32_t)first / 8 + n, dropout_digits(threshold));
         for (int i = 0; i < rows; i++) {
             uint32_t bits[8 * BLOCKS];          /* the lowest bit counts */
             for (int n = 0; n < BLOCKS; n++)

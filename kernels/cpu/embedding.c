@@ -24,10 +24,7 @@ void embedding_forward(Tensor x, Tensor tokens, Tensor wte, Tensor wpe, Tensor p
     op_end();
 }
 
-void embedding_sort(Tensor tokens, int64_t Vp) {
-    (void)tokens;
-    (void)Vp;
-}
+void embedding_sort(Tensor tokens, int64_t Vp) { (void)tokens, (void)Vp; }
 
 /* Each thread has a range of columns and adds all rows in order: the same bits for any number of threads. */
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor position, Into dwpe_into) {

@@ -1,4 +1,4 @@
-#include "../softmax_cross_entropy.h"
+#include "../head.h"
 #include "../check_ops.h"
 #include "../profile.h"
 #include "vecmath.h"

@@ -64,17 +64,15 @@ static void copy_rows(float *rows, const Gemm *g, int64_t m, int64_t k, int coun
     }
 }
 
-/* sum = rows panel. width: vectors of the panel that hold columns of c. Inlined with constant strides and width. */
+/* sum = rows panel. Inlined with constant strides. */
 static inline __attribute__((always_inline))
-void multiply(Vec sum[TILE_M][2], const float *rows, int row_stride, int k_stride, const float *panel,
-              int count, int width) {
-    for (int i = 0; i < TILE_M; i++)
-        for (int j = 0; j < width; j++) sum[i][j] = (Vec){0};
+void multiply(Vec sum[TILE_M][2], const float *rows, int row_stride, int k_stride, const float *panel, int count) {
+    memset(sum, 0, sizeof(Vec) * TILE_M * 2);
     for (int k = 0; k < count; k++, rows += k_stride, panel += TILE_N) {
         Vec b[2];
-        for (int j = 0; j < width; j++) b[j] = *(const Vec *)(panel + j * LANES);
+        for (int j = 0; j < 2; j++) b[j] = *(const Vec *)(panel + j * LANES);
         for (int i = 0; i < TILE_M; i++)
-            for (int j = 0; j < width; j++) sum[i][j] += rows[i * row_stride] * b[j];
+            for (int j = 0; j < 2; j++) sum[i][j] += rows[i * row_stride] * b[j];
     }
 }
 
@@ -109,14 +107,8 @@ void tile_multiply(const Gemm *g, int64_t m, int64_t n, int columns, int64_t k, 
     for (int j = 0; j < columns; j += TILE_N) {
         const float *panel = block + j * count;
         Vec sum[TILE_M][2];
-        const int narrow = columns - j <= LANES;
-        if (g->a.layout == ROW_MAJOR) {
-            if (narrow) multiply(sum, rows, PITCH_ROW_MAJOR, 1, panel, count, 1);
-            else        multiply(sum, rows, PITCH_ROW_MAJOR, 1, panel, count, 2);
-        } else {
-            if (narrow) multiply(sum, rows, 1, PITCH_COLUMN_MAJOR, panel, count, 1);
-            else        multiply(sum, rows, 1, PITCH_COLUMN_MAJOR, panel, count, 2);
-        }
+        if (g->a.layout == ROW_MAJOR) multiply(sum, rows, PITCH_ROW_MAJOR, 1, panel, count);
+        else                          multiply(sum, rows, 1, PITCH_COLUMN_MAJOR, panel, count);
         store(g, sum, m, n + j, k);
     }
 }

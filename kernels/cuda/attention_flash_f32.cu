@@ -165,7 +165,7 @@ template <int TILE, bool DROPOUT> struct Mask {
         constexpr int WIDTH = TILE / 8;
         if (!DROPOUT || threadIdx.x >= WIDTH * WIDTH) return;
         const int row = threadIdx.x / WIDTH, column = threadIdx.x % WIDTH;
-        kept[threadIdx.x] = dropout_block(mask, i0 / 8 + row, j0 / 8 + column, threshold);
+        kept[threadIdx.x] = dropout_draw(mask, i0 / 8 + row, j0 / 8 + column, dropout_digits(threshold));
     }
     /* of a query and a key of the tile */
     __device__ inline float at(int query, int key) const {

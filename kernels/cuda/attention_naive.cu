@@ -114,7 +114,7 @@ __device__ inline void draw_mask(const Rows &rows) {
     const DropoutMask m = dropout_mask(d.seed, d.site, sequence, matrix % rows.spec.NH);
     const uint32_t threshold = dropout_threshold(d.rate);
     for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < (rows.block.width + 7) / 8; i += blockDim.x * blockDim.y)
-        mask_of_rows[i] = dropout_block(m, first_row / 8, i, threshold);
+        mask_of_rows[i] = dropout_draw(m, first_row / 8, i, dropout_digits(threshold));
     __syncthreads();
 }
 

@@ -2,7 +2,7 @@
 #include <assert.h>
 #include "common.cuh"
 extern "C" {
-#include "../cache.h"
+#include "../attention.h"
 }
 
 enum { THREADS = 256 };

@@ -32,7 +32,7 @@ dropout_kernel(T *out, const T *x, int rows, int C, int per_sequence, uint32_t s
             if (i < height) pack[i] = Pack<T>::load(x + start + i * C);
         if (block == 0) {
             const DropoutMask mask = dropout_mask(seed, site, (sequence ? *sequence : 0) + b, 0);
-            own = dropout_block(mask, (uint32_t)r / 8 + unit % U::BLOCKS, (uint32_t)c / 8, threshold);
+            own = dropout_draw(mask, (uint32_t)r / 8 + unit % U::BLOCKS, (uint32_t)c / 8, dropout_digits(threshold));
         }
         Random64 kept;
         for (int i = 0; i < 2; i++)

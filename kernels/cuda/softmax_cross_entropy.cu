@@ -2,7 +2,7 @@
    rows are too long for that, a block has a row and reads it twice. */
 #include "ptx.cuh"
 extern "C" {
-#include "../softmax_cross_entropy.h"
+#include "../head.h"
 }
 
 enum {

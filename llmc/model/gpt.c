@@ -1,7 +1,7 @@
 #include "gpt.h"
 #include <stdio.h>
 #include <string.h>
-#include "../../kernels/cache.h"
+#include "../../kernels/attention.h"
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include "../../kernels/dropout.h"

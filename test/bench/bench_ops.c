@@ -11,7 +11,7 @@
 #include "../../kernels/gelu.h"
 #include "../../kernels/gemm.h"
 #include "../../kernels/layernorm.h"
-#include "../../kernels/softmax_cross_entropy.h"
+#include "../../kernels/head.h"
 #include "../../llmc/model/gpt.h"
 #include "../../llmc/base/os.h"
 #include "../../llmc/base/random.h"

@@ -716,6 +716,11 @@ static const Attention *chosen;
 static AttentionSpec chosen_spec;
 
 static void call_pick(void *name) { attention_pick(name, &chosen_spec); }
+static void call_dropping(void *rate) {
+    AttentionSpec s = small;
+    s.dropout.rate = *(float *)rate;
+    attention_forward(attention_pick("auto", &small), &s, &(AttentionOperands){0});
+}
 
 static void picking(void) {
     small.dtype = small.out_dtype = arena_dtype;
@@ -731,20 +736,16 @@ static void picking(void) {
     }
     EXPECT(first && attention_pick("auto", &small) == first, "auto is not the first that can run");
     expect_fails("unknown name \"flesh\", want auto, flash or naive", call_pick, "flesh");
+    for (int i = 0; i < 3; i++)
+        expect_fails("want 0 .. 0.95", call_dropping, &(float[]){ -0.1f, 0.96f, NAN }[i]);
 
-    AttentionSpec wide = small, dropping = small, bf16 = small;
+    AttentionSpec wide = small, bf16 = small;
     wide.HS = HS_MAX + 8;
     bf16.dtype = bf16.out_dtype = BF16;
     for (int n = 0; attention_list[n]; n++) {
         const Attention *a = attention_list[n];
         chosen_spec = wide;
         expect_fails("head size", call_pick, (char *)a->name);
-        for (int i = 0; i < 3; i++) {
-            dropping.dropout.rate = (const float[]){ -0.1f, 0.96f, NAN }[i];
-            const char *reason = a->refuse(&dropping);
-            EXPECT(reason && strstr(reason, "dropout is not in 0 .. 0.95"), "%s: dropout %g: %s", a->name,
-                   dropping.dropout.rate, reason ? reason : "runs");
-        }
         EXPECT(!device_refuse_dtype(BF16) || a->refuse(&bf16), "%s runs bf16, the device does not", a->name);
     }
 }

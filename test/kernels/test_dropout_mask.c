@@ -22,7 +22,7 @@ static void known_answers(void) {
         { 410, 0xedfffffd, 0xff7fbbf3 }, { 819, 0xedfffffd, 0xfd7fb3f3 }, { 2048, 0x4dc76f51, 0x7553b231 }
     };
     for (int i = 0; i < COUNT(blocks); i++) {
-        r = dropout_block(mask, 5, 6, blocks[i][0]);
+        r = dropout_draw(mask, 5, 6, dropout_digits(blocks[i][0]));
         EXPECT(r.word[0] == blocks[i][1] && r.word[1] == blocks[i][2], "block at %u: %08x %08x", blocks[i][0],
                r.word[0], r.word[1]);
     }
@@ -53,7 +53,7 @@ static void blocks(void) {
             Random64 r = state_of(mask, row, column, digit % 2, 7 + 2 * (digit / 2));
             for (int i = 0; i < 64; i++) number[i] |= (r.word[i / 32] >> i % 32 & 1) << (DROPOUT_SHARED + digit);
         }
-        Random64 kept = dropout_block(mask, row, column, threshold);
+        Random64 kept = dropout_draw(mask, row, column, dropout_digits(threshold));
         for (uint32_t i = 0; i < 64; i++) {
             EXPECT(dropout_bit(kept, (int)i / 8, (int)i % 8) == (number[i] >= threshold),
                    "block (%u,%u), threshold %u, element (%u,%u)", row, column, threshold, i / 8, i % 8);
@@ -65,7 +65,7 @@ static void draw(Matrix *to, DropoutMask mask, uint32_t threshold) {
     #pragma omp parallel for
     for (uint32_t row = 0; row < SIDE; row++)
         for (uint32_t column = 0; column < 2 * SIDE; column += 8) {
-            const Random64 block = dropout_block(mask, row / 8, column % SIDE / 8, threshold);
+            const Random64 block = dropout_draw(mask, row / 8, column % SIDE / 8, dropout_digits(threshold));
             for (int j = 0; j < 8; j++) to->kept[row][column + (uint32_t)j] = (uint8_t)dropout_bit(block, row % 8, j);
         }
 }
