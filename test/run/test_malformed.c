@@ -251,9 +251,9 @@ static const Refusal refusals[] = {
         "dir/", "text.txt/x", "nowhere/x", "~") },
     { "", "options that do not go together, or nothing to work on", LIST("--threads 1"), LIST(
         "--eval run --sample run --data text.txt", "--eval run --data text.txt --resume", "--sample run --init run",
-        "--resume", "--resume --data nowhere", "--eval run --val-fraction 0", "--eval run --task lambada", "--dry-run",
-        "--layers 1", "--eval run --data nowhere", "--eval run --val-data nowhere --data text.txt",
-        "--out run --data text.txt") },
+        "--resume", "--resume --data nowhere", "--eval run --val-fraction 0", "--eval run --task lambada",
+        "--dry-run --resume", "--layers 1", "--eval run --data nowhere", "--out run --data text.txt",
+        "--eval run --val-data nowhere --data text.txt") },
     { "", "nothing of the kind", LIST("--resume --out % --threads 1", "--eval % --data text.txt", "--sample %",
         "--data text.txt --init %"), LIST("nowhere", "dir", "text.txt", "run/log.csv", "good16.bin", "/dev/null") },
     { "", "files of two kinds, or none", LIST(BASE), LIST(
