@@ -71,10 +71,6 @@ mkdir "$dir/none"
 refuses "want runs: ./curves RUN" "$curves"
 refuses "want runs: ./curves RUN" "$curves" --frobnicate "$dir/runs/a"
 refuses "want runs: ./curves RUN" "$curves" "$dir/runs/a" -o
-"$curves" -o "$dir/o.html" "$dir/runs/a" "$dir/runs/b/log.csv" "$dir/odd/a&b=<c>/" "$dir/x=y.csv" > "$dir/o.out"
-refuses "no such file; want a run's directory" "$curves" "$dir/none" -o "$dir/o.html"
-is "the file, but for the time" "$(sed 's/"updated": [0-9]*//' "$dir/o.html")$(cat "$dir/o.out")" \
-    "$(sed 's/"updated": [0-9]*//' "$page")"
 expect "help" "$curves" --help
 refuses "curves: $dir/none/log.csv: no such file; want a run's directory" "$curves" "$dir/runs/a" "$dir/none"
 refuses "settings.txt: not a log of training steps: no column step" "$curves" "$dir/runs/a/settings.txt"
