@@ -295,7 +295,7 @@ static void check_slice(void *argument) {
     tokens_check(tokens_slice(t, c->first, c->count), c->V);
 }
 
-/* One case for each message; test_malformed damages every field of a shard. */
+/* One case for each message; test_fuzz damages any byte of a shard. */
 static void malformed_files(void) {
     static const struct { const char *name; uint32_t magic, version, count; int bytes; const char *part; } shards[] = {
         { "short3.bin",     20240520, 1, 10, 3,         "short3.bin: magic 3463304, want 20240520" },
