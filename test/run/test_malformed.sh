@@ -1,9 +1,8 @@
 #!/bin/sh
 # test_malformed.sh - Over 1,000 malformed inputs for the program: options, token shards, checkpoints, texts, places for
-# results. Each must end with exit code 1, one line on stderr, and every file as it was. What each reader refuses, and in
-# which words, is tested where one process reads many files: test_options, test_files, test_data, test_checkpoint,
-# test_import, test_fuzz. $MALFORMED_STRIDE=4 runs every fourth case, from one that varies with the time, for a build
-# that starts slowly.
+# results. Each must end with exit code 1, one line on stderr, and every file as it was. What a reader refuses, and in
+# which words: test_options, test_files, test_data, test_checkpoint, test_import, test_fuzz. $MALFORMED_STRIDE=4 runs
+# every fourth case, from one that varies with the time, for a build that starts slowly.
 . "$(dirname "$0")/../shell.sh"
 stride=${MALFORMED_STRIDE:-1} phase=$((turn % stride)) cases=0 ran=0
 mkdir "$dir/here" && cd "$dir/here" || exit 2
@@ -178,11 +177,13 @@ flawed() {        # flawed FILE SED: refused with this change
     cmp -s run/$step/$1 broken/$step/$1 && wrong "$2 changes nothing in $1"
     refused_by "" $1
 }
-for member in n_layer n_head n_embd n_positions vocab_size step sequences_seen tokens val_step optimizer_step nonfinite \
-    spikes; do
+for member in n_layer n_head n_embd n_positions vocab_size \
+    step sequences_seen tokens val_step optimizer_step nonfinite spikes; do
     case $member in n_*|vocab_size) file=config.json ;; *) file=state.json ;; esac
     flawed $file "s/\"$member\": /\"${member}_\": /"
-    for value in null '"\\u009b2J"' -5 1.5 1e99 [] 0x10; do flawed $file "s/\"$member\": [^,]*/\"$member\": $value/"; done
+    for value in null '"\\u009b2J"' -5 1.5 1e99 [] 0x10; do
+        flawed $file "s/\"$member\": [^,]*/\"$member\": $value/"
+    done
 done
 while read -r file change; do flawed $file "$change"; done <<'END'
 config.json s/"n_positions": 8/"n_positions": 4611686018427387904/
@@ -211,7 +212,9 @@ state.json s/"data": "/&nowhere\//
 state.json s/"seed": "/&-/
 END
 restore
-for size in layers=2 channels=160 context=16; do refused ": the model of" --out broken --resume --threads 1 --$size; done
+for size in layers=2 channels=160 context=16; do
+    refused ": the model of" --out broken --resume --threads 1 --$size
+done
 refused_words "" "--out broken --resume --threads 1" <<'END'
 --heads 4
 --heads 3

@@ -272,30 +272,6 @@ for name in mawk gawk original-awk busybox; do
 done
 close_test "every awk that is installed draws the same"
 
-# ---- A decimal comma, which sort and mawk take from the locale; the program is one that prints
-if localedef -i de_DE -f UTF-8 "$dir/de_DE.UTF-8" > /dev/null 2>&1 && command -v mawk > /dev/null; then
-    mkdir "$dir/comma"
-    printf 'all:\n' > "$dir/comma/Makefile"
-    cat > "$dir/comma/train_gpt" <<'END'
-#!/bin/sh
-case $1 in --version) echo "train_gpt (cpu)"; exit ;; esac
-while [ $# -gt 0 ]; do case $1 in --seed) seed=$2 ;; --out) out=$2 ;; esac; shift; done
-if [ "$out" = none ]; then for i in 1 2 3 4 5 6 7 8 9 10 11 12 13; do echo "step $i  1000.5 tok/s  $i.25 ms"; done
-else printf "step,loss,val_loss\n1,2,$(echo 1.5 1.25 2.0 | cut -d' ' -f$seed)\n" > "$out/log.csv"; fi
-END
-    chmod +x "$dir/comma/train_gpt"
-    printf '#!/bin/sh\nexec mawk "$@"\n' > "$dir/bin/awk"
-    with="env PATH=$dir/bin:$PATH LOCPATH=$dir LC_ALL=de_DE.UTF-8 TRAIN_GPT=./train_gpt PEERS="
-    (cd "$dir/comma" && touch text && $with sh "$OLDPWD/scripts/shakespeare.sh" text) > "$dir/comma.out"
-    is "medians" "$(grep -c ': median 1.5, ' "$dir/comma.out")" 2
-    (cd "$dir/comma" && $with STEPS=3 sh "$OLDPWD/scripts/bench_step.sh" text d4:2:32) > "$dir/comma.out" 2>&1
-    expect "the step" grep -q '| train_gpt | 63.97 (63.97 to 63.97) | 1.0 k |' "$dir/comma.out"
-    $with "$compare" "$dir/runs/b" "$dir/runs/a/log.csv" | cmp - "$dir/two.out" || wrong "compare_curves.sh"
-    close_test "a decimal comma changes no figure"
-else
-    skip_test "a decimal comma changes no figure" "no localedef, or no mawk"
-fi
-
 # ---- train_reference.py reads the settings of a run; without PyTorch
 if python3 -c '' 2> /dev/null; then
     mkdir -p "$dir/python/torch/nn"
