@@ -6,7 +6,7 @@
 if [ -w /dev/shm ]; then export TMPDIR=/dev/shm; fi      # in memory: thousands of fsyncs
 . "$(dirname "$0")/../shell.sh"
 if [ "$cuda" ]; then rounds=${ROUNDS:-2} stride=${STRIDE:-30}
-else                  rounds=${ROUNDS:-8} stride=${STRIDE:-3}
+else                  rounds=${ROUNDS:-8} stride=${STRIDE:-4}
 fi
 faults=$PWD/$build/faults.so
 can_preload() { [ -f "$faults" ] && ! grep -q __asan_init "$gpt"; }     # the sanitizer wants to be loaded first
@@ -15,11 +15,14 @@ make_text text 3000 1500
 small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 1 --heads 2 --channels 16 --context 16"
 small="$small --dtype f32 --batch 2 --threads 1"
 
+# Without what the validations know, which is other where a save of a best has failed.
+state_of() { grep -vE '^ *"(best|val_step|val_loss)": ' "$1/state.json"; }
 same_checkpoints() {  # same_checkpoints A B: every checkpoint of A is in B, byte for byte
     for step in "$1"/step-????????; do
         [ -d "$step" ] || continue
         other=$2/${step##*/}
-        same_files "$step" "$other" $checkpoint_files
+        same_files "$step" "$other" ${checkpoint_files% state.json}
+        is "state.json of $step" "$(state_of "$step")" "$(state_of "$other")"
     done
 }
 names_in() { (cd "$1" && ls -d step-* 2>/dev/null); }
@@ -79,9 +82,10 @@ if [ $bad = 0 ]; then
 fi
 close_test "$kills kills, $ends runs brought to their end with the same bits"
 
-# ---- Calls that fail. What must hold afterwards: every checkpoint there is whole; the run has all its steps; the exit
-# code is 1 when the last step was not saved, and 0 otherwise; and a resume brings the bits of the undisturbed run.
-run="$small --steps 6 --save-every 2 --val-every 0 --keep 2" steps=6 sound=$dir/two all=$dir/six
+# ---- Calls that fail, at saves of which the next one removes those that no rule keeps. What must hold afterwards:
+# every checkpoint there is whole, and so is the best; the run has all its steps; the exit code is 1 when the last step
+# was not saved, and 0 otherwise; and a resume brings the bits of the undisturbed run.
+run="$small --steps 8 --save-every 4 --val-every 1 --keep 1" steps=8 sound=$dir/eight all=$dir/every
 faulty() {        # faulty PATH CALLS FIRST EVERY ERROR: $run into $dir/f under faults, to compare with $sound and $all
     rm -rf "$dir/f"
     env LD_PRELOAD="$faults" FAULT_PATH="$1" FAULT_CALLS="$2" FAULT_FIRST="$3" FAULT_EVERY="$4" FAULT_ERROR="$5" \
@@ -120,23 +124,26 @@ if ! can_preload; then skip_test "$name" "no $faults, or a sanitizer"
 elif ! LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --out "$sound" > "$dir/f.out" 2>&1; then
     skip_test "$name" "nothing can be preloaded here"
 else
-    "$gpt" $run --keep 0 --out "$dir/six" > /dev/null 2>&1      # with all its checkpoints, to compare with
-    sed -i 's/"keep": "0"/"keep": "2"/' "$dir"/six/*/state.json
+    "$gpt" $run --keep 0 --save-every 1 --out "$all" > /dev/null 2>&1      # with all its checkpoints
+    sed -i 's/"keep": "0"/"keep": "1"/; s/"save-every": "1"/"save-every": "4"/' "$all"/*/state.json
     runs=0 reported=0 ended=0
-    calls=$(grep -c "$dir/two/step-" "$dir/calls")
-    [ "$calls" -gt 80 ] || wrong "only $calls calls on checkpoints are seen"
     every_call="write,fsync,rename,open,mkdir,unlink"
     errors() {        # errors N: those to try at place N
         if [ "$stride" = 1 ]; then echo ENOSPC EDQUOT EIO; return; fi
         case $(($1 % 3)) in 0) echo ENOSPC ;; 1) echo EDQUOT ;; 2) echo EIO ;; esac
     }
     n=$((1 + turn % stride)) place=$((turn / stride))
-    while [ $n -le "$calls" ]; do
-        for error in $(errors $place); do faulty "$dir/f/step-" $every_call $n "" $error; done
-        n=$((n + stride)) place=$((place + 1))
+    for path in step- best; do
+        calls=$(grep -c "$sound/$path" "$dir/calls")
+        [ "$calls" -gt $([ $path = best ] && echo 5 || echo 200) ] || wrong "only $calls calls on $path are seen"
+        while [ $n -le "$calls" ]; do
+            for error in $(errors $place); do faulty "$dir/f/$path" $every_call $n "" $error; done
+            n=$((n + stride)) place=$((place + 1))
+        done
+        n=1
     done
     [ $reported = $runs ] || wrong "$((runs - reported)) faults were not reported"
-    echo "  $runs runs with one fault at one of $calls calls: all reported, $ended ended with code 1"
+    echo "  $runs runs with one fault: all reported, $ended ended with code 1"
     for every in 1 3 10 30 50; do
         place=$((place + 1))
         in_turn 5 || continue
@@ -150,10 +157,12 @@ else
     close_test "$name ($runs runs)"
 
     # ---- The order: the files, their directory, the new name, the directory above; then old checkpoints are removed
+    LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/order" \
+        "$gpt" $small --steps 6 --save-every 2 --val-every 0 --keep 2 --out "$dir/two" > "$dir/f.out" 2>&1
     order=$(awk -v d="$dir/two" '
         { gsub(d "/step-00000006.partial", "P"); gsub(d "/step-00000002.partial", "Q"); gsub(d, "OUT") }
         /report\.html/ { next }
-        sub(/^unlink Q.*/, "unlink Q") || /^fsync P/ || /^rename / || $0 == "fsync OUT" { print }' "$dir/calls" | awk '
+        sub(/^unlink Q.*/, "unlink Q") || /^fsync P/ || /^rename / || $0 == "fsync OUT" { print }' "$dir/order" | awk '
         /^fsync P\/config/ { on = 1 } on && !seen[$0]++ { printf "%s; ", $0 }')
     want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; "
     want="$want${cuda:+fsync P/choices.txt; }"
@@ -163,26 +172,8 @@ else
     is "the order" "$order" "$want"
     expect "the directory above --out is synced" awk -v d="$dir" '
         $0 == "mkdir " d "/two" { on = 1 } on && $0 == "fsync " d { ok = 1 }
-        /two\/log.csv/ { exit } END { exit !ok }' "$dir/calls"
+        /two\/log.csv/ { exit } END { exit !ok }' "$dir/order"
     close_test "files are durable before their directory gets its name"
-
-    # ---- The same faults at saves of the best, of which the next one removes those that no rule keeps
-    run="$small --steps 8 --save-every 4 --val-every 1 --keep 1"
-    steps=8 sound=$dir/nine all=$dir/eight runs=0 reported=0
-    "$gpt" $run --keep 0 --save-every 1 --out "$all" > /dev/null 2>&1
-    checkpoint_files=${checkpoint_files% state.json}        # where the best is another when a save has failed
-    LD_PRELOAD="$faults" FAULT_PATH=/ FAULT_LOG="$dir/calls" "$gpt" $run --out "$sound" > "$dir/f.out" 2>&1
-    [ "$(grep -c "$sound/step-" "$dir/calls")" -gt 200 ] || wrong "only $(wc -l < "$dir/calls") calls are seen"
-    n=$((1 + turn % (4 * stride)))
-    for path in step- best; do
-        while [ $n -le "$(grep -c "$sound/$path" "$dir/calls")" ]; do
-            faulty "$dir/f/$path" $every_call $n "" ENOSPC
-            n=$((n + 4 * stride))
-        done
-        n=1
-    done
-    [ $reported = $runs ] || wrong "$((runs - reported)) faults were not reported"
-    close_test "best/ names a whole checkpoint whatever fails ($runs runs)"
 
     # ---- Killed before every call on a step that is saved again, and thus after every call, on a file system that can
     # neither exchange names nor lock. The step is found again, complete.
@@ -234,35 +225,6 @@ else
     same_steps "$dir/valid" "$dir/pending"
     is "the best" "$(readlink "$dir/pending/best")" "$(readlink "$dir/valid/best")"
     close_test "a validation that a kill cuts short is repeated"
-fi
-
-# ---- A disk that is really full: a file system of 300 KiB, on which two checkpoints find room
-name="a full disk"
-if ! in_turn 2; then :
-elif ! unshare -rm mount -t tmpfs -o size=300k none "$dir/text" 2>/dev/null; then
-    skip_test "$name" "no file system can be mounted here"
-else
-    mkdir "$dir/disk"
-    cat > "$dir/full.sh" <<'END'
-gpt=$1 dir=$2 small=$3
-mount -t tmpfs -o size=300k none "$dir/disk" || exit 2
-"$gpt" $small --steps 12 --save-every 2 --val-every 0 --out "$dir/disk/a" > "$dir/disk.out" 2> "$dir/disk.err"
-echo "code $?, $(grep -c 'is not saved: .*No space left on device' "$dir/disk.err") of 6 not saved"
-dd if=/dev/zero of="$dir/disk/filler" 2>/dev/null                   # now the log finds no room either
-"$gpt" --resume --out "$dir/disk/a" --threads 1 > "$dir/disk.out" 2>&1
-echo "code $?, $(tail -n 1 "$dir/disk.out")"
-rm -r "$dir/disk/a/step-00000002" "$dir/disk/filler"
-"$gpt" --resume --keep 1 --out "$dir/disk/a" --threads 1 > "$dir/disk.out" 2>&1
-echo "code $?, $(grep -c '^[0-9]' "$dir/disk/a/log.csv") rows, $(cd "$dir/disk/a" && echo step-*)"
-END
-    unshare -rm sh "$dir/full.sh" "$gpt" "$dir" "$small" > "$dir/full.out" 2>&1
-    cat "$dir/full.out"
-    grep -q '^code 1, [1-5] of 6 not saved' "$dir/full.out" || wrong "the run on the full disk: $(cat "$dir/disk.err")"
-    grep -q 'settings.txt.*: cannot [a-z]*: No space left on device' "$dir/full.out" ||
-        wrong "the resume on the full disk"
-    grep -q '^code 0, 12 rows, step-00000012$' "$dir/full.out" ||
-        wrong "the resume with room: $(tail -n 1 "$dir/disk.out")"
-    close_test "$name"
 fi
 
 close_tests

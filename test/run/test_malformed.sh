@@ -102,7 +102,7 @@ refused_words "" "--threads 1" <<'END'
 --resume --data nowhere
 --eval run --val-fraction 0
 --eval run --task lambada
---dry-run
+--dry-run --resume
 --layers 1
 --eval run --data nowhere
 --eval run --val-data nowhere --data text.txt
