@@ -1,9 +1,6 @@
 /* Every attention of the linked backend against the oracle: shapes, views, positions, masks, data that is hard to sum
    and sums that are exact, partial results that are merged, rows so far apart that 32 bits cannot count the elements
-   between them, hundreds of runs while another process loads the device. */
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/mman.h>
+   between them, and hundreds of runs with the same bits. */
 #include "attention_case.h"
 
 static void copy_rows(Tensor to, Tensor from) {
@@ -502,55 +499,7 @@ static void far_rows(void) {
     device_free(device);
 }
 
-/* ---- the same bits, run after run, while another process loads the device */
-
-static volatile int *load_count;        /* passes of the other process; shared with it */
-static int load_pipe[2];
-static pid_t load_process;
-
-/* Must be called before the device is opened: a child of a process that has opened a GPU cannot use it. The child waits
-   for a byte, then works until the pipe is closed. */
-static void load_open(void) {
-    load_count = mmap(NULL, sizeof *load_count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (load_count == MAP_FAILED || pipe(load_pipe)) fail("no pipe to a process that loads the device");
-    signal(SIGPIPE, SIG_IGN);
-    fflush(NULL);
-    load_process = fork();
-    if (load_process != 0) { close(load_pipe[0]); return; }
-    char byte;
-    close(load_pipe[1]);
-    if (read(load_pipe[0], &byte, 1) != 1) _exit(0);
-    device_open((DeviceOptions){ .threads = 1 });
-    on_cpu = strcmp(backend_name, "cpu") == 0;
-    arena_dtype = device_refuse_dtype(BF16) ? F32 : BF16;
-    AttentionSpec s = on_cpu ? spec_of(1, 1, 256, 64) : spec_of(1, 12, 2048, 64);
-    const Attention *a = attention_pick("auto", &s);
-    arena_device = device_alloc(sizeof arena_before, "the load");
-    arena_begin("load", "%d tokens", s.Tq);
-    const Operands o = place_operands(&s, PACKED);
-    const Memory memory = place_memory(a, &s);
-    fcntl(load_pipe[0], F_SETFL, O_NONBLOCK);
-    while (read(load_pipe[0], &byte, 1) < 0) {
-        run_both(a, &s, &s, o, memory);
-        device_wait();
-        ++*load_count;
-        usleep(500);            /* a GPU is given to one process at a time: the other one needs its share */
-    }
-    _exit(0);
-}
-
-static void load_start(void) {
-    ssize_t written = write(load_pipe[1], "", 1);
-    for (int tenths = 0; written == 1 && !*load_count && tenths < 300; tenths++) {
-        if (waitpid(load_process, NULL, WNOHANG)) return;
-        usleep(100000);
-    }
-}
-
-static void load_stop(void) {
-    close(load_pipe[1]);
-    waitpid(load_process, NULL, 0);
-}
+/* ---- the same bits, run after run, on two streams by turns */
 
 /* cudaStreamPerThread, which needs no CUDA header to be named: work goes to it and to the backend's own stream by
    turns. */
@@ -595,7 +544,6 @@ static void repeat(AttentionSpec s) {
 }
 
 static void repetition(void) {
-    int before = *load_count, loaded = before > 0;
     for (int wide = 0; wide < 2; wide++)
         for (int deterministic = on_cpu; deterministic < 2; deterministic++) {
             AttentionSpec s = on_cpu ? spec_of(1, 3, 200, wide ? 128 : 64)
@@ -603,9 +551,6 @@ static void repetition(void) {
             s.deterministic = deterministic;
             repeat(s);
         }
-    if (!loaded) printf("  without load: no second process may use this device\n");
-    EXPECT(!loaded || *load_count > before, "the other process stood still");
-    printf("  %d passes of the other process meanwhile\n", *load_count - before);
 }
 
 /* ---- The bias of rounding in flash attention (Qiu, Yao 2025, arXiv 2510.04212), and that ours is free of it
@@ -788,7 +733,6 @@ static void refusals(void) {
 }
 
 int main(void) {
-    load_open();
     arena_open();
     on_cpu = strcmp(backend_name, "cpu") == 0;
     RUN(linear_memory);
@@ -809,9 +753,7 @@ int main(void) {
     RUN(near_ties);
     RUN_EACH_DTYPE(picking);
     RUN_EACH_DTYPE(refusals);
-    load_start();
     RUN_EACH_DTYPE(repetition);
-    load_stop();
     for (int n = 0; attention_list[n]; n++)
         printf("  %s %d: %d cases, %d more refused\n", attention_list[n]->name, n + 1, ran[n], refused[n]);
     arena_close();

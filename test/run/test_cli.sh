@@ -457,16 +457,9 @@ damage() {        # damage FILE COMMAND...: a copy of the run with FILE of the n
 resume="$gpt --resume --out $dir/damaged"
 zeroed() { head -c 200; head -c 16 /dev/zero; tail -c +17; }
 advice="move $step out of $dir/damaged: --resume then continues from $dir/damaged/step-00000004"
-for filter in "head -c 300" zeroed; do
-    for file in $checkpoint_files; do
-        in_turn 4 || continue
-        damage $file $filter
-        refuses "/$file: XXH64 is " $resume
-        expect "the advice" grep -qF "$advice" "$dir/refuse.err"
-    done
-done
 damage model.safetensors zeroed
-in_turn 3 && refuses "/model.safetensors: XXH64 is " $resume
+refuses "/model.safetensors: XXH64 is " $resume
+expect "the advice" grep -qF "$advice" "$dir/refuse.err"
 in_turn 3 && refuses "/model.safetensors: XXH64 is " "$gpt" --eval "$step" --data "$dir/text/val.txt"
 in_turn 3 && refuses "/model.safetensors: XXH64 is " "$gpt" --sample "$step"
 in_turn 3 && refuses "/model.safetensors: XXH64 is " "$gpt" $small --steps 0 --init "$step"
@@ -493,11 +486,8 @@ rm -r "$dir"/damaged/step-0000000[24]
 in_turn 3 && refuses "has no earlier checkpoint, and without one --resume starts over from step 0" $resume
 damage state.json cat
 rm -r "$dir"/damaged/step-0000000[24] "$step/model.safetensors"
-find "$dir/damaged" -type f -exec cksum {} + > "$dir/damaged.before"
 refuses "step-00000006 has no model.safetensors, and $dir/damaged has no complete checkpoint: restore that file" \
     "$gpt" $small --steps 6 --resume --out "$dir/damaged"
-find "$dir/damaged" -type f -exec cksum {} + > "$dir/damaged.after"
-expect "nothing is written beside it" cmp "$dir/damaged.before" "$dir/damaged.after"
 close_test "a damaged checkpoint is named, with the one that is left; every load verifies checksums"
 
 # ---- A closed stdout is no log, an --init run resumes, a directory has one run
@@ -623,21 +613,16 @@ expect "a suggested command" grep -qF -e "--resume '$dir/x; it'\\''s?[31m?z' --s
 expect "the last one" grep -qF -- "-> $dir/x; it's?[31m?z.bpe" "$dir/odd.out"
 close_test "a name has no control characters on the terminal, and suggested commands are quoted"
 
-# ---- --recompute and --batch auto
-expect "train" "$gpt" $small --steps 6 --out "$dir/kept"
-threads=1 several=yes           # not on a GPU, or without OpenMP
+# ---- --recompute, of whose levels test_gpt has the gradients, and --batch auto
+several="--threads 3"           # not on a GPU, or without OpenMP
 { [ "$cuda" ] || "$gpt" $small --threads 2 --dry-run 2>&1 | grep -q 'built without OpenMP'; } && several=
-for level in gelu layernorm block; do
-    threads=$((threads + 1))
-    in_turn 2 || continue
-    expect "train" "$gpt" $small --steps 6 --save-every 3 --recompute $level ${several:+--threads $threads} \
-        --out "$dir/$level"
-    same_files "$dir/kept/step-00000006" "$dir/$level/step-00000006" model.safetensors
-    rm -r "$dir/$level/step-00000006"
-    expect "resume" "$gpt" --resume "$dir/$level"
-    same_files "$dir/kept/step-00000006" "$dir/$level/step-00000006" model.safetensors
-    expect "keeps the level" grep -q "^recompute = $level" "$dir/$level/settings.txt"
-done
+expect "train" "$gpt" $small --steps 6 --out "$dir/kept"
+expect "train" "$gpt" $small --steps 6 --save-every 3 --recompute block $several --out "$dir/block"
+same_files "$dir/kept/step-00000006" "$dir/block/step-00000006" model.safetensors
+rm -r "$dir/block/step-00000006"
+expect "resume" "$gpt" --resume "$dir/block"
+same_files "$dir/kept/step-00000006" "$dir/block/step-00000006" model.safetensors
+expect "keeps the level" grep -q "^recompute = block" "$dir/block/settings.txt"
 close_test "--recompute and the number of threads change no bit of the weights, and a resume keeps the level"
 
 auto="$text --layers 1 --heads 1 --channels 16 --context 16 --batch auto"
