@@ -1,55 +1,17 @@
 #!/bin/sh
-# test_context_parallel.sh - Training with sequences that several ranks share: the curve of one rank in every
-# order, alone and beside data parallelism; resumes on another number of ranks; samples, stops, faults, and what is
-# refused. On the CPU backend with 2 and 4 ranks; on GPUs with as many as there are.
+# test_context_parallel.sh - Sequences that several ranks share: tokens, memory, samples, a stop, what is refused, and
+# questions about a word far back. On the CPU backend with 2 and 4 ranks; on GPUs with as many as there are. That they
+# train as one rank does: test_ranks.sh.
 . "$(dirname "$0")/../shell.sh"
 
-ranks="2 4"
+first=2 last=4
 if [ "$cuda" ]; then
-    case $(visible_gpus) in 0|1) skip_test "sequences over several ranks" "one GPU"; close_tests ;; 2|3) ranks=2 ;; esac
+    case $(visible_gpus) in 0|1) skip_test "sequences over several ranks" "one GPU"; close_tests ;; 2|3) last=2 ;; esac
 fi
 
 make_text text 8000 1500
-# 5 heads of 10, 3 blocks, chunks of 6 tokens at 4 ranks; an epoch ends in step 7
 model="--data $dir/text/train.txt --val-data $dir/text/val.txt --dtype f32"
 model="$model --layers 3 --heads 5 --channels 40 --context 48"
-train="$model --steps 24 --warmup 5 --val-every 8 --val-tokens 1000 --save-every 12 --total-batch $((12 * 48 * 2))"
-
-expect "one rank" "$gpt" $train --batch 12 --out "$dir/one"
-for n in $ranks; do
-    expect "$n ranks" "$gpt" $train --gpus $n --context-parallel $n --batch 6 --out "$dir/$n-ranks"
-    close_to "$n ranks as one" "$dir/one" "$dir/$n-ranks"
-    is "the rows" "$(rows_of "$dir/$n-ranks")" 24
-    [ $n = ${ranks%% *} ] || { close_test "$n ranks that share sequences train as one"; continue; }
-    expect "recomputed" "$gpt" $train --gpus $n --context-parallel $n --batch 4 --recompute block \
-        --out "$dir/$n-block"
-    close_to "$n ranks as one, recomputed" "$dir/one" "$dir/$n-block"
-    expect "again" "$gpt" $train --gpus $n --context-parallel $n --batch 6 --out "$dir/$n-again"
-    same_files "$dir/$n-ranks/step-00000024" "$dir/$n-again/step-00000024" $checkpoint_files
-    same_steps "$dir/$n-ranks" "$dir/$n-again"
-    close_test "$n ranks that share sequences train as one, and bit for bit from run to run"
-done
-
-if [ "$ranks" = "2 4" ]; then
-    expect "two groups of two" "$gpt" $train --gpus 4 --context-parallel 2 --batch 4 --out "$dir/mesh"
-    close_to "two groups of two as one" "$dir/one" "$dir/mesh"
-    close_test "groups of ranks that share sequences, beside each other"
-fi
-
-# ---- A checkpoint of N ranks resumes on M: sequences, their order and the files are the same
-first=${ranks%% *} last=${ranks##* }
-resumes() {       # resumes FROM TO OPTIONS...
-    copy_run "$1" 00000012 "$2"
-    from=$1 to=$2; shift 2
-    expect "resume" "$gpt" --resume "$to" "$@"
-    close_to "$from, then $*" "$dir/one" "$to"
-    is "the rows" "$(rows_of "$to")" 24
-}
-resumes "$dir/$last-ranks" "$dir/to-one" --gpus 1
-resumes "$dir/one" "$dir/from-one" --gpus $first --context-parallel $first
-resumes "$dir/$first-ranks" "$dir/to-last" --gpus $last --context-parallel $last
-resumes "$dir/$last-ranks" "$dir/to-data" --gpus $first
-close_test "a checkpoint of shared sequences resumes on any number of ranks"
 
 # ---- The whole job: tokens of a step, memory, samples
 share="$model --gpus $first --context-parallel $first"
@@ -122,7 +84,7 @@ expect "their answers" awk '{
     split(substr($0, index($0, "\"choices\": [") + 12), choice, "\"")
     if (!place || choice[2 + 2 * label] != word || gsub(": " name, "&") != 2) { print; bad = 1 }
 } END { exit bad }' "$dir/items.jsonl"
-expect "a model answers" "$gpt" --eval "$dir/one" --task multiple-choice "$dir/items.jsonl"
+expect "a model answers" "$gpt" --eval "$dir/total" --task multiple-choice "$dir/items.jsonl"
 close_test "questions about a word far back in the text"
 
 close_tests
