@@ -17,13 +17,12 @@
 #include "../../llmc/base/random.h"
 #include "bench.h"
 
-enum { CALLS = 50, ROUNDS_MAX = 100, SETS_MAX = 64 };
+enum { CALLS = 50, ROUNDS = 15, SETS_MAX = 64 };
 
 typedef struct { const char *name, *model; int B, V; } Shape;
 static const Shape gpu_shapes[] = { { "124M, B = 64", "d12", 64, 50257 }, { "d4, B = 16", "d4", 16, 256 } };
 static const Shape cpu_shapes[] = { { "d2, B = 2", "d2", 2, 256 } };
 
-static int64_t   rounds;
 static DType     dtype;
 static GPTConfig config;
 static int       B, T, distinct;                /* distinct: how many different tokens the batch has */
@@ -195,8 +194,8 @@ static void copy(void) {
 
 /* Seconds of a call; call NULL: of a copy. */
 static double seconds_of(void (*call)(Tensor *), Operands *set, int sets) {
-    double seconds[ROUNDS_MAX];
-    for (int round = -2; round < (int)rounds; round++) {
+    double seconds[ROUNDS];
+    for (int round = -2; round < ROUNDS; round++) {
         device_wait();
         const double start = seconds_now();
         copy();
@@ -213,7 +212,7 @@ static double seconds_of(void (*call)(Tensor *), Operands *set, int sets) {
         if (round >= 0) seconds[round] = call ? ((end - middle) - (middle - start)) / CALLS
                                               : (middle - start) - (end - middle);
     }
-    return median(seconds, rounds);
+    return median(seconds, ROUNDS);
 }
 
 static void bench(const Shape *shape, double copy_rate) {
@@ -244,11 +243,7 @@ static void bench(const Shape *shape, double copy_rate) {
 }
 
 int main(int argc, char **argv) {
-    Option options[] = {
-        { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "15", .min = 1, .max = ROUNDS_MAX,
-          .argument = "N", .help = "take the median of N" },
-        BENCH_HELP
-    };
+    Option options[] = { BENCH_HELP };
     bench_parse("bench_ops times every memory-bound op of this backend.", options, argc, argv);
     device_open((DeviceOptions){0});
     const int on_cpu = device_refuse_dtype(BF16) != NULL;
@@ -259,8 +254,8 @@ int main(int argc, char **argv) {
     device_upload(stats, &begin, sizeof begin);
     memory_open(on_cpu ? (int64_t)1 << 28 : (int64_t)1 << 32);
     const double copy_rate = (double)memory_bytes / seconds_of(NULL, NULL, 0);
-    printf("%s, %s; medians of %lld rounds of %d calls; copy %.0f GB/s, read and written\n", device_info().name,
-           device_info().detail, (long long)rounds, CALLS, copy_rate / 1e9);
+    printf("%s, %s; medians of %d rounds of %d calls; copy %.0f GB/s, read and written\n", device_info().name,
+           device_info().detail, ROUNDS, CALLS, copy_rate / 1e9);
     if (on_cpu) bench(&cpu_shapes[0], copy_rate);
     else for (int i = 0; i < 2; i++) bench(&gpu_shapes[i], copy_rate);
     return 0;

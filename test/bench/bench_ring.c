@@ -14,9 +14,8 @@
 #include "bench.h"
 #include "../ranks/ranks.h"
 
-enum { ROUNDS_MAX = 200, WARMUP = 2 };
+enum { ROUNDS = 30, WARMUP = 2 };
 enum { ALL, WITHOUT_TRANSFERS, ATTENTION_ALONE, ONE_GPU, MEASUREMENTS };
-static int64_t rounds, tokens_given;
 static int     variant, NH, HS;
 static DType   dtype;
 
@@ -103,7 +102,7 @@ static Ms over_ranks(double *ms) {
     double host[RANKS_MAX] = {0};
     const Tensor t = tensor_of(device_alloc(sizeof host, "times"), F64, 1, RANKS_MAX);
     Ms result = {0};
-    host[comm_rank] = median(ms, rounds);
+    host[comm_rank] = median(ms, ROUNDS);
     device_upload(t.data, host, sizeof host);
     comm_wait(comm_all_reduce(t));
     device_download(host, t.data, sizeof host);
@@ -117,16 +116,16 @@ static Ms over_ranks(double *ms) {
 
 /* Rows of the table: `local` tokens on each rank. One GPU's flash has sqrt(N) as many, which are as many FLOP. */
 static void bench_tokens(int64_t local, Tensor barrier) {
-    static double ms[MEASUREMENTS][ROUNDS_MAX];
+    static double ms[MEASUREMENTS][ROUNDS];
     const int64_t alone = (int64_t)((double)local * sqrt(comm_size) / 128 + 0.5) * 128;
     const double pairs = (double)local * (double)local * comm_size / 2;         /* of the mean rank */
     const RingSplit split = { comm_size, comm_rank, (int)local * comm_size }, whole = { .size = 1, .T = (int)alone };
     const Ring ring = ring_create(split, "flash", spec_of(local)), one = ring_create(whole, "flash", spec_of(alone));
     const Operands o = operands(local, ring_workspace_bytes(&ring));
     const Operands o_one = operands(alone, ring_workspace_bytes(&one));
-    for (int64_t round = -WARMUP; round < rounds; round++)
+    for (int round = -WARMUP; round < ROUNDS; round++)
         for (int n = 0; n < MEASUREMENTS; n++) {
-            const int which = (n * (round % 2 ? 3 : 1) + (int)round + WARMUP) % MEASUREMENTS;
+            const int which = (n * (round % 2 ? 3 : 1) + round + WARMUP) % MEASUREMENTS;
             const double time = which == ONE_GPU ? ms_of(&one, o_one, ALL, barrier) : ms_of(&ring, o, which, barrier);
             if (round >= 0) ms[which][round] = time;
         }
@@ -153,12 +152,11 @@ static void bench(void *unused) {
     HS = on_cpu ? 64 : 128;
     dtype = on_cpu ? F32 : BF16;
     if (!comm_rank)
-        printf("%s, %d ranks; %d heads of %d, %s, forward and backward, medians of %lld rounds; ms of the slowest\n"
+        printf("%s, %d ranks; %d heads of %d, %s, forward and backward, medians of %d rounds; ms of the slowest\n"
                "rank, and what of it is lost to\n\n| tokens per GPU | GPUs | ms | TFLOP/s per GPU | of one GPU | "
                "kernels | imbalance | merging | communication |\n| --- | --- | --- | --- | --- | --- | --- | --- | "
-               "--- |\n", device_info().name, comm_size, NH, HS, dtype_name(dtype), (long long)rounds);
-    if (tokens_given) bench_tokens(tokens_given, barrier);
-    else for (int64_t n = on_cpu ? 256 : 8192; n <= (on_cpu ? 1024 : 32768); n *= 4) bench_tokens(n, barrier);
+               "--- |\n", device_info().name, comm_size, NH, HS, dtype_name(dtype), ROUNDS);
+    for (int64_t n = on_cpu ? 256 : 8192; n <= (on_cpu ? 1024 : 32768); n *= 4) bench_tokens(n, barrier);
 }
 
 int main(int argc, char **argv) {
@@ -166,10 +164,6 @@ int main(int argc, char **argv) {
     Option options[] = {
         { .name = "ranks", .type = OPTION_INTEGER, .value = &count, .min = 2, .max = RANKS_MAX, .argument = "N",
           .help = "processes; without it one per GPU, 2 on the CPU" },
-        { .name = "tokens", .type = OPTION_INTEGER, .value = &tokens_given, .min = 256, .max = 1 << 20, .argument = "N",
-          .help = "on each GPU; without it 8192 and 32768" },
-        { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .min = 1, .max = ROUNDS_MAX, .argument = "N",
-          .fallback = "30", .help = "of each measurement" },
         BENCH_HELP
     };
     bench_parse("bench_ring times ring attention beside flash attention of one GPU.", options, argc, argv);

@@ -358,46 +358,6 @@ static void read_options(const char *bytes, size_t size) {
     fuzz_try(parse_config, "CONFIG", KEEPS, "CONFIG");
 }
 
-/* ---- prompt: the first byte's lowest bit chooses the tokenizer. A terminal is given UTF-8 without orders. */
-
-typedef struct { Tokenizer tokenizer; const char *text; int V; int32_t *token; int count; } Prompt;
-
-static void encode(void *argument) {
-    Prompt *p = argument;
-    p->token = tokenizer_encode(p->tokenizer, p->text, p->V, &p->count);
-    CLAIM(p->count >= 0 && (size_t)p->count <= strlen(p->text), "%d tokens of %zu bytes", p->count, strlen(p->text));
-    for (int i = 0; i < p->count; i++) CLAIM(p->token[i] >= 0 && p->token[i] < p->V, "token %d", p->token[i]);
-}
-
-static void claim_harmless(const unsigned char *text, size_t size) {
-    for (size_t i = 0, length; i < size; i += length) {
-        length = utf8_length(text + i, size - i);
-        CLAIM(length, "byte %zu of what is printed, %02x, is not UTF-8", i, text[i]);
-        CLAIM((text[i] >= ' ' || text[i] == '\n' || text[i] == '\t') && text[i] != 127 &&
-              !(text[i] == 0xc2 && text[i + 1] < 0xa0), "byte %zu of what is printed is an order: %02x", i, text[i]);
-    }
-}
-
-static void read_prompt(const char *bytes, size_t size) {
-    if (!size) return;
-    char *copy = strndup(bytes + 1, size - 1), *printed;
-    Prompt p = { *bytes & 1 ? TOKENIZER_IDS : TOKENIZER_BYTES, .text = copy, .V = *bytes & 1 ? 50257 : 256 };
-    if (fuzz_try(encode, &p, KEEPS, "prompt")) {
-        encode(&p);                 /* the tokens again: fuzz_try has freed them */
-        for (int is_raw = 0; is_raw < 2; is_raw++) {
-            FILE *file = open_memstream(&printed, &size);
-            for (int i = 0; i < p.count; i++) tokenizer_print(p.tokenizer, p.token[i], file, is_raw);
-            tokenizer_print_end(file);
-            fclose(file);
-            if (!is_raw) claim_harmless((unsigned char *)printed, size);
-            else CLAIM(*bytes & 1 || !strcmp(printed, p.text), "%s was printed as %s", p.text, printed);
-            free(printed);
-        }
-        free(p.token);
-    }
-    free(copy);
-}
-
 /* ---- log, events: the log.csv and the log.jsonl that a resume goes on with */
 
 static void open_log(void *dir) {
@@ -533,7 +493,6 @@ const FuzzTarget fuzz_targets[] = {
     { "checkpoint", read_checkpoint },
     { "tokens", read_tokens },
     { "options", read_options },
-    { "prompt", read_prompt },
     { "log", read_log },
     { "page", read_page },
     { "events", read_events },

@@ -381,7 +381,6 @@ static void writes_before_wait(void) {
    process; on the CPU the call that waits for a dead rank fails. */
 
 enum { WATCHDOG_ENDED = 42, CONTINUED = 7 };
-static _Atomic int *stopped;                    /* process id of a rank under SIGSTOP, which rank 0 ends */
 
 static void *watch(void *unused) {
     double seconds = 0;
@@ -390,28 +389,26 @@ static void *watch(void *unused) {
     snprintf(text, sizeof ranks->text[0], "%s", comm_error() ? comm_error() : "no progress");
     comm_abort();
     usleep(100000);                             /* the other thread must not continue */
-    if (comm_rank == 0 && stopped) kill(*stopped, SIGKILL);
     _exit(WATCHDOG_ENDED);
     return unused;
 }
 
 static void keep_message(const char *message) {
     snprintf(ranks->text[comm_rank], sizeof ranks->text[0], "%s", message);
-    if (comm_rank == 0 && stopped) kill(*stopped, SIGKILL);
     _exit(WATCHDOG_ENDED);
 }
 
 static int scatters;            /* the blocked operation: a reduce-scatter, or an all-reduce */
 
-static void end_of_a_rank(void *how) {
+static void end_of_a_rank(void *unused) {
+    (void)unused;
     pthread_t thread;
     CommOp (*operation)(Tensor) = scatters ? comm_reduce_scatter : comm_all_reduce;
     fail_hook = keep_message;
-    if (stopped && comm_rank == comm_size - 1) *stopped = getpid();
     Tensor t = make_in(allocs[scatters], F32, 1000 * comm_size, WHOLE);
     comm_wait(operation(t));
     device_wait();
-    if (comm_rank == comm_size - 1) raise(*(int *)how);
+    if (comm_rank == comm_size - 1) raise(SIGKILL);
     pthread_create(&thread, NULL, watch, NULL);
     for (int i = 0; i < 3; i++) comm_wait(operation(t));
     device_wait();
@@ -421,9 +418,8 @@ static void end_of_a_rank(void *how) {
 static void a_rank_that_dies_is_noticed(void) {
     if (ranks_max < 2) { test_skip_reason = "fewer than two ranks"; return; }
     for (int size = 2; size <= ranks_max; size += scatters, scatters = !scatters) {
-        int kill = SIGKILL;
         const double start = comm_now();
-        ranks_run(size, end_of_a_rank, &kill);
+        ranks_run(size, end_of_a_rank, NULL);
         EXPECT(WIFSIGNALED(ranks_status[size - 1]), "status %#x", ranks_status[size - 1]);
         for (int r = 0; r < size - 1; r++)
             EXPECT(WIFEXITED(ranks_status[r]) && WEXITSTATUS(ranks_status[r]) == WATCHDOG_ENDED,
@@ -435,18 +431,6 @@ static void a_rank_that_dies_is_noticed(void) {
         EXPECT(!on_cpu || (strstr(text, want) && strstr(text, "(rank 0 of ")), "%s", text);
         EXPECT(comm_now() - start < 30, "%g s", comm_now() - start);
     }
-}
-
-static void a_rank_that_stops_is_noticed(void) {
-    if (!on_cpu) { test_skip_reason = "the same as a rank that dies"; return; }
-    int stop = SIGSTOP;
-    stopped = mmap(NULL, sizeof *stopped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    ranks_run(3, end_of_a_rank, &stop);
-    EXPECT(WIFSIGNALED(ranks_status[2]), "status %#x", ranks_status[2]);
-    for (int r = 0; r < 2; r++)
-        EXPECT(WIFEXITED(ranks_status[r]) && WEXITSTATUS(ranks_status[r]) == WATCHDOG_ENDED, "rank %d: status %#x", r,
-               ranks_status[r]);
-    EXPECT(!strcmp(ranks->text[0], "no progress"), "%s", ranks->text[0]);
 }
 
 /* Rank 1 issues another operation than rank 0, or expects more from an exchange than rank 0 sends. */
@@ -503,7 +487,6 @@ int main(void) {
     ranks_max = ranks_available();
     for (row = 0; row < COUNT(on_several); row++) test_run(on_several[row].name, on_ranks);
     RUN(a_rank_that_dies_is_noticed);
-    RUN(a_rank_that_stops_is_noticed);
     RUN(operations_that_do_not_match_are_named);
     if (comm_refuse()) RUN(without_nccl_it_says_what_to_install);
     RUN(one_rank_does_no_work);
