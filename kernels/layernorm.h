@@ -5,8 +5,7 @@
 #include "tensor.h"
 
 /* sum = x + branch; normed = (sum - mean) * rstd * weight + bias, with rstd = 1 / sqrt(variance + 1e-5).
-   An absent branch is zero; sum is then x itself and may be absent or the same memory as x. Writes
-   normed.max. */
+   An absent branch is zero; sum is then x itself and may be absent or the same memory as x. Writes normed.max. */
 void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor rstd,
                                 Tensor x, Tensor branch, Tensor weight, Tensor bias);
 

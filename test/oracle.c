@@ -39,6 +39,17 @@ double round_bf16_shifted(double x, double shift) {
     return x != 0 ? step * (rint(x / step + shift) - shift) : 0;
 }
 
+double round_e4m3(double x) {
+    const double step = ldexp(1, (fabs(x) < 0x1p-6 ? -6 : ilogb(x)) - 3);
+    return isnan(x) ? x : copysign(fmin(fabs(rint(x / step) * step), 448), x);
+}
+
+double e4m3_value(uint8_t bits) {
+    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+    const double size = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    return (bits & 127) == 127 ? NAN : bits & 128 ? -size : size;
+}
+
 double oracle_stores, oracle_shift;
 static double stored(double x)  { return oracle_stores ? round_bf16(x * oracle_stores) / oracle_stores : x; }
 static double written(double x) { return oracle_stores ? round_bf16(x) : x; }

@@ -9,6 +9,8 @@
 
 double round_bf16(double x);                    /* to the nearest bf16, ties to even */
 double round_bf16_shifted(double x, double shift);      /* to the grid of bf16, moved down by shift steps */
+double round_e4m3(double x);                    /* the same of E4M3, to at most 448 */
+double e4m3_value(uint8_t bits);
 
 /* 0: exact. Else: the intermediate values that an op in bf16 has to keep in bf16 (the residual sum, P, dS, dout . out
    of the stored out, logits, dlogits) are rounded to it; P, dS and dlogits oracle_stores times as large, 1 to 2, for an

@@ -104,11 +104,9 @@ static void self_attention_backward(GPT *m, int l, BlockActs *s) {
 typedef struct { Tensor x, x_pre_gelu, xt, weight, weight8, bias; } Linear;
 #define LINEAR(x, pre_gelu, of) (Linear){ s->x, pre_gelu, s->x##t, w->of##w, s->of##w8, w->of##b }
 
-/* (rows,columns) of the memory of t, from an element on. */
-static Tensor e4m3(Tensor t, int64_t first, int64_t rows, int64_t columns) {
-    Tensor view = tensor_of((char *)t.data + first, E4M3, 2, rows, columns);
-    view.max = t.max;
-    return view;
+/* (rows,columns) of the memory of t, from an element on, with this max. */
+static Tensor e4m3(Tensor t, int64_t first, int64_t rows, int64_t columns, float *max) {
+    return (Tensor){ (char *)t.data + first, E4M3, 2, { rows, columns }, columns, max };
 }
 
 static void linear_forward(GPT *m, Tensor out, Tensor pre_gelu, Linear n) {
@@ -117,10 +115,9 @@ static void linear_forward(GPT *m, Tensor out, Tensor pre_gelu, Linear n) {
         return;
     }
     const int64_t N = n.weight.dim[0], K = n.weight.dim[1];
-    const Tensor weight8 = e4m3(n.weight8, 0, N, K);
-    Tensor x8 = e4m3(m->acts.q8, 0, tensor_rows(out), K);
-    x8.max = n.xt.max;
-    if (!m->weights_kept) quantize(weight8, e4m3(n.weight8, N * K, K, N), n.weight);
+    const Tensor weight8 = e4m3(n.weight8, 0, N, K, n.weight8.max), weightt = e4m3(n.weight8, N * K, K, N, weight8.max);
+    const Tensor x8 = e4m3(m->acts.q8, 0, tensor_rows(out), K, n.xt.max);
+    if (!m->weights_kept) quantize(weight8, weightt, n.weight);
     if (n.x_pre_gelu.data) quantize_gelu(x8, n.xt, n.x_pre_gelu);
     else                   quantize(x8, n.xt, n.x);
     matmul_fp8_forward(pre_gelu.data ? pre_gelu : out, x8, weight8, n.bias);
@@ -133,12 +130,11 @@ static void linear_backward(GPT *m, Tensor dx, Tensor dweight, Tensor dbias, Ten
         return;
     }
     const int64_t rows = tensor_rows(dout), N = n.weight.dim[0], K = n.weight.dim[1];
-    const Tensor dout8t = e4m3(m->acts.dout8t, 0, N, rows);
-    Tensor dout8 = e4m3(m->acts.q8, 0, rows, N);
-    dout8.max = dout8t.max;
+    const Tensor dout8t = e4m3(m->acts.dout8t, 0, N, rows, m->acts.dout8t.max);
+    const Tensor dout8 = e4m3(m->acts.q8, 0, rows, N, dout8t.max);
     if (dbias.data) column_sums(dbias, dout, into);
     quantize(dout8, dout8t, dout);
-    matmul_fp8_backward(dx, dweight, dout8, dout8t, n.xt, e4m3(n.weight8, N * K, K, N), into);
+    matmul_fp8_backward(dx, dweight, dout8, dout8t, n.xt, e4m3(n.weight8, N * K, K, N, n.weight8.max), into);
     if (n.x_pre_gelu.data) gelu_backward(dx, dx, n.x_pre_gelu, dx_bias, into);
 }
 

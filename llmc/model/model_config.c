@@ -54,8 +54,8 @@ GPTConfig model_config(Settings *s, const char *from, const GPTConfig *checkpoin
     const char *refusal = device_refuse_dtype(config.dtype);
     REQUIRE(!refusal, "--dtype %s: %s; want --dtype f32", s->dtype, refusal);
     config.matmul_dtype = strcmp(s->matmul_dtype, "fp8") ? config.dtype : E4M3;
-    refusal = config.matmul_dtype == E4M3 ? device_refuse_dtype(E4M3) : NULL;
-    REQUIRE(!refusal, "--matmul-dtype fp8: %s", refusal);
+    refusal = device_refuse_dtype(config.matmul_dtype);
+    REQUIRE(!refusal, "--matmul-dtype fp8: %s; want --matmul-dtype bf16", refusal);
     REQUIRE(config.matmul_dtype != E4M3 || config.dtype == BF16, "--matmul-dtype fp8: want --dtype bf16, not %s",
             s->dtype);
     REQUIRE(from || config.C % config.NH == 0, "--heads %d: want a divisor of --channels %d", config.NH, config.C);

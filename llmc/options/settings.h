@@ -84,7 +84,7 @@
       "auto = bf16 on a GPU, f32 on a CPU", \
       "bf16 fp16 bf16-full-eval precision mixed-precision amp half torch-dtype") \
     X(CHOICE,  matmul_dtype,     "bf16",    CHOICES("bf16|fp8"), KEPT, \
-      "products of the blocks in training steps; fp8: GPUs of compute capability 8.9 and newer", "fp8") \
+      "of the blocks in training steps; bf16 = as --dtype; fp8: recent GPUs", "fp8") \
     X(CHOICE,  attention,        "auto",    CHOICES("auto|flash|naive"), KEPT, \
       "flash needs O(T) memory, naive O(T^2); auto = the fastest", \
       "flash flash-attention flash-attn use-flash-attention attn-implementation") \

@@ -91,11 +91,16 @@ static double *doubles(int64_t count) {
     return pool + pool_used - count;
 }
 
-static void *arena_host(Tensor t) { return arena_before + ((char *)t.data - arena_device) / 2; }
+static int64_t halves_from(Tensor t, int64_t row) {
+    return ((char *)t.data - arena_device + row * t.pitch * (int64_t)dtype_bytes(t.dtype)) / 2;
+}
+static size_t row_bytes(Tensor t) { return (size_t)tensor_columns(t) * dtype_bytes(t.dtype); }
+static void *arena_host(Tensor t) { return arena_before + halves_from(t, 0); }
 
-/* The i-th element of t in a copy of the arena, whatever its shape; what is set is rounded. */
+/* The i-th element of t in a copy of the arena, whatever its shape; what is set is rounded. E4M3: without its scale. */
 static double element(Tensor t, const uint16_t *arena, int64_t i) {
-    const void *data = arena + ((char *)t.data - arena_device) / 2;
+    const void *data = arena + halves_from(t, 0);
+    if (t.dtype == E4M3) return e4m3_value(((const uint8_t *)data)[i]);
     uint32_t bits = t.dtype == BF16 ? (uint32_t)((const uint16_t *)data)[i] << 16 : ((const uint32_t *)data)[i];
     float value;
     memcpy(&value, &bits, sizeof value);
@@ -113,9 +118,7 @@ static void set(Tensor t, int64_t i, double value) {
 }
 
 static void mark(Tensor t, int how) {
-    int64_t first = ((char *)t.data - arena_device) / 2, halves = (int64_t)dtype_bytes(t.dtype) / 2;
-    for (int64_t r = 0; r < tensor_rows(t); r++)
-        memset(arena_mark + first + r * t.pitch * halves, how, (size_t)(tensor_columns(t) * halves));
+    for (int64_t r = 0; r < tensor_rows(t); r++) memset(arena_mark + halves_from(t, r), how, row_bytes(t) / 2);
 }
 
 /* A poisoned tensor whose rows are pitch elements apart (0: packed). */
@@ -177,11 +180,6 @@ static double *widen(Tensor t, const uint16_t *arena) {
 }
 static double *given(Tensor t)  { return widen(t, arena_before); }      /* what was uploaded, packed */
 static double *result(Tensor t) { return widen(t, arena_after); }       /* what the last run left */
-
-static int64_t halves_from(Tensor t, int64_t row) {
-    return ((char *)t.data - arena_device + row * t.pitch * (int64_t)dtype_bytes(t.dtype)) / 2;
-}
-static size_t row_bytes(Tensor t) { return (size_t)tensor_columns(t) * dtype_bytes(t.dtype); }
 
 /* Whether the last run left the same in two tensors of one shape. */
 static inline int same_bits(Tensor a, Tensor b) {
