@@ -51,6 +51,23 @@ static inline const char *text_of(const char *path) {
     return text;
 }
 
+/* The cell of a step and a column of a log.csv, "" also when it is empty, NULL when there is no such row or column. */
+static inline const char *log_cell(const char *text, int64_t step, const char *name) {
+    const char *at = text;
+    int column = 0, width = (int)strlen(name);
+    for (; strncmp(at, name, (size_t)width) || !strchr(",\n", at[width]); at++, column++) {
+        at += strcspn(at, ",\n");
+        if (*at != ',') return NULL;
+    }
+    at = strstr(text, STRING("\n%lld,", (long long)step));
+    if (!at) return NULL;
+    for (at++; column--; at++) {
+        at += strcspn(at, ",\n");
+        if (*at != ',') return NULL;
+    }
+    return STRING("%.*s", (int)strcspn(at, ",\n"), at);
+}
+
 /* fd is the file until restore; what is written is added to it. Returns what fd was. */
 static inline int redirect(int fd, const char *path) {
     fflush(NULL);

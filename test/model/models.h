@@ -92,6 +92,18 @@ static inline void expect_equal_moments(const Optimizer *a, const Optimizer *b) 
     EXPECT(same_values(a->v, b->v), "the second moments differ");
 }
 
+/* max|a-b| / max|b|. Where b is 0 by theory (1e-17 in float64), the error is absolute: the reference has gradients of
+   about 0.1. */
+static inline double error_of(const float *a, const float *b, int64_t count) {
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (!isfinite(a[i])) return INFINITY;
+        difference = fmax(difference, fabs((double)a[i] - b[i]));
+        size = fmax(size, fabs(b[i]));
+    }
+    return size > 1e-12 ? difference / size : difference;
+}
+
 /* How far rounding may go: max|a-b| / max|b| of a tensor, of a batch of B x T tokens.
    An operation is off by half an ulp u for each term of its sums, now up, now down: n terms by sqrt(n) u; and N of them
    in a row, each on what the one before has left, by sqrt(N) times that. The longest sums are those of the MLP, 4C, and

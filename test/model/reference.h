@@ -17,17 +17,6 @@ static inline void *new_array(int64_t count, size_t bytes) {
     return memory;
 }
 
-/* Where b is 0 by theory (1e-17 in float64), the error is absolute: gradients here are about 0.1. */
-static inline double error_of(const float *a, const float *b, int64_t count) {
-    double difference = 0, size = 0;
-    for (int64_t i = 0; i < count; i++) {
-        if (!isfinite(a[i])) return INFINITY;
-        difference = fmax(difference, fabs((double)a[i] - b[i]));
-        size = fmax(size, fabs(b[i]));
-    }
-    return size > 1e-12 ? difference / size : difference;
-}
-
 /* ---- A reference file */
 
 typedef struct {

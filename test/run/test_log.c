@@ -13,22 +13,7 @@ static char *settings_path;
 
 static int begins_with(const char *text, const char *start) { return !strncmp(text, start, strlen(start)); }
 
-/* The cell of a row of log.csv, "" also when it is empty, NULL when there is no such row or column. */
-static const char *cell_of(int64_t step, const char *name) {
-    const char *text = log_text(), *at = text;
-    int column = 0, width = (int)strlen(name);
-    for (; strncmp(at, name, (size_t)width) || !strchr(",\n", at[width]); at++, column++) {
-        at += strcspn(at, ",\n");
-        if (*at != ',') return NULL;
-    }
-    at = strstr(text, STRING("\n%lld,", (long long)step));
-    if (!at) return NULL;
-    for (at++; column--; at++) {
-        at += strcspn(at, ",\n");
-        if (*at != ',') return NULL;
-    }
-    return STRING("%.*s", (int)strcspn(at, ",\n"), at);
-}
+static const char *cell_of(int64_t step, const char *name) { return log_cell(log_text(), step, name); }
 
 static int cell_is(int64_t step, const char *name, const char *want) {
     const char *cell = cell_of(step, name);
