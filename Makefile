@@ -163,7 +163,7 @@ train: all $(BUILD)/tales
 compare: all $(BUILD)/tales
 	@DATA='$(DATA)' TALES=$(BUILD)/tales PYTHON=$(PYTHON) scripts/compare.sh $(OPTIONS)
 
-# a program that starts slowly (0.4 s on a GPU, or sanitized) runs a part of the 1,400 cases, another one every second
+# a program that starts slowly (0.4 s on a GPU, or sanitized) runs a part of the 1,200 cases, another one every second
 MALFORMED_STRIDE ?= $(if $(filter cuda,$(DEVICE)),120,1)
 # other programs change how much of a GPU's memory is in use
 ALONE      := test/run/test_memory.sh

@@ -17,15 +17,15 @@ make_text text 8000 1500
 # Nothing divides: 40 channels, 5 heads, 3 blocks, of which two ranks have two and one, and one of four ranks none; an
 # epoch ends in step 11. Sequences are shared in chunks of 6 tokens at 4 ranks.
 train="--data $dir/text/train.txt --val-data $dir/text/val.txt --dtype f32 --layers 3 --heads 5 --channels 40"
-train="$train --steps 24 --warmup 5 --val-every 8 --val-tokens 1000 --save-every 12 --deterministic"
+train="$train --steps 16 --warmup 5 --val-every 6 --val-tokens 1000 --save-every 8 --deterministic"
 odd="--context 31 --total-batch $((12 * 31 * 2))" shared="--context 48 --total-batch $((12 * 48 * 2))"
 muon="--optimizer muon --lr 3e-3"
 
-resume() {        # resume FROM TO OPTIONS...: a copy of the run FROM, continued from step 12
-    copy_run "$dir/$1" 00000012 "$dir/$2"; to=$2; shift 2
+resume() {        # resume FROM TO OPTIONS...: a copy of the run FROM, continued from step 8
+    copy_run "$dir/$1" 00000008 "$dir/$2"; to=$2; shift 2
     expect "a resume: $to" "$gpt" --resume "$dir/$to" "$@"
     close_to "$to as one rank" "$dir/$kind-1" "$dir/$to" $near
-    is "its rows" "$(rows_of "$dir/$to")" 24
+    is "its rows" "$(rows_of "$dir/$to")" 16
 }
 while IFS='|' read -r kind sizes options split; do       # split: the ranks that share a sequence, or all
     [ "$sizes" ] || continue
@@ -37,10 +37,10 @@ while IFS='|' read -r kind sizes options split; do       # split: the ranks that
         expect "$n ranks" "$gpt" $train $options $parallel --batch $((12 / n)) --out "$dir/$kind-$n"
         close_to "$n ranks as one" "$dir/$kind-1" "$dir/$kind-$n" $near
         is "a column for the communication" "$(head -n 1 "$dir/$kind-$n/log.csv" | grep -c comm_wait_ms)" 1
-        same_files "$dir/$kind-1/step-00000024" "$dir/$kind-$n/step-00000024" config.json
+        same_files "$dir/$kind-1/step-00000016" "$dir/$kind-$n/step-00000016" config.json
         resume $kind-$n $kind-$n-again $parallel
         # state.json has the best before the last validation, whose checkpoint copy_run leaves out
-        same_files "$dir/$kind-$n/step-00000024" "$dir/$kind-$n-again/step-00000024" ${checkpoint_files% state.json} \
+        same_files "$dir/$kind-$n/step-00000016" "$dir/$kind-$n-again/step-00000016" ${checkpoint_files% state.json} \
             validation.json
         resume $kind-$n $kind-$n-to-1
         resume $kind-1 $kind-1-to-$n $parallel
@@ -48,8 +48,8 @@ while IFS='|' read -r kind sizes options split; do       # split: the ranks that
     done
 done <<END
 plain|$ranks|$odd|
-dropout|$ranks|$odd --dropout 0.2|
-muon|$ranks|$odd $muon|
+dropout|$even|$odd --dropout 0.2|
+muon|$even|$odd $muon|
 context|$even|$shared|all
 context-recompute|2|$shared --recompute block|all
 context-muon|2|$shared $muon|all
@@ -61,11 +61,11 @@ resume plain-$last plain-$last-to-2 --gpus 2
 [ ! -d "$dir/context-$last" ] || { kind=context; resume context-$last context-to-data --gpus 2; }
 expect "--eval with its settings" "$gpt" --eval "$dir/plain-2" --config "$dir/plain-2/settings.txt"
 expect "again" "$gpt" --config "$dir/plain-2/settings.txt" --out "$dir/again"
-same_files "$dir/plain-2/step-00000024" "$dir/again/step-00000024" $checkpoint_files
+same_files "$dir/plain-2/step-00000016" "$dir/again/step-00000016" $checkpoint_files
 same_steps "$dir/plain-2" "$dir/again"
 [ "$cuda" ] ||
     refuses "--total-batch 744: want a multiple of --batch x --context x the ranks = 217" \
-        "$gpt" --resume "$dir/plain-1" --steps 25 --gpus 7
+        "$gpt" --resume "$dir/plain-1" --steps 17 --gpus 7
 close_test "resumes from several ranks on others; settings.txt repeats a run bit for bit"
 
 close_tests

@@ -6,7 +6,7 @@
 if [ -w /dev/shm ]; then export TMPDIR=/dev/shm; fi      # in memory: thousands of fsyncs
 . "$(dirname "$0")/../shell.sh"
 if [ "$cuda" ]; then rounds=${ROUNDS:-2} stride=${STRIDE:-30}
-else                  rounds=${ROUNDS:-8} stride=${STRIDE:-4}
+else                  rounds=${ROUNDS:-8} stride=${STRIDE:-6}
 fi
 faults=$PWD/$build/faults.so
 can_preload() { [ -f "$faults" ] && ! grep -q __asan_init "$gpt"; }     # the sanitizer wants to be loaded first

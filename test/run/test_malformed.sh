@@ -8,11 +8,12 @@ stride=${MALFORMED_STRIDE:-1} phase=$((turn % stride)) cases=0 ran=0
 mkdir "$dir/here" && cd "$dir/here" || exit 2
 
 # Time and number of a file are in it: written anew is not untouched. "new" is the --out of runs that end early.
+# known is what there is; it is taken again when the test itself has changed a file.
 tree() { find . -path ./new -prune -o -type d -printf '%p\n' -o -printf '%p %y %i %T@ %s\n' | cksum; }
 refused() {       # refused PART WORDS...: the program with these words; the line holds PART
     cases=$((cases + 1))
     [ $((cases % stride)) = $phase ] || return 0
-    ran=$((ran + 1)) part=$1 before=$(tree); shift
+    ran=$((ran + 1)) part=$1 known=${known:-$(tree)}; shift
     timeout -s KILL 20 "$gpt" "$@" < /dev/null > /dev/null 2> "$dir/err"
     status=$?
     complaint=$(awk -v part="$part" '
@@ -23,7 +24,7 @@ refused() {       # refused PART WORDS...: the program with these words; the lin
         /[\001-\037\177]|\302[\200-\237]/ { print "control characters; " }
         END { if (lines != 1) print lines + 0 " lines; " }' "$dir/err")
     [ $status = 1 ] || complaint="$complaint exit code $status; "
-    [ "$(tree)" = "$before" ] || complaint="$complaint files have changed;"
+    [ "$(tree)" = "$known" ] || complaint="$complaint files have changed;" known=
     if [ "$complaint" ]; then wrong "case $cases:" $complaint "$(echo "$@" | cut -c-200)"; head -c 600 "$dir/err"; fi
     [ ! -e new ] || rm -rf new
 }
@@ -37,6 +38,7 @@ escaped() { printf '%b' "$1"; }
 base="--data text.txt --layers 1 --heads 2 --channels 16 --context 8 --batch 2 --steps 4 --save-every 2 --warmup 1"
 base="$base --threads 1" step=step-00000002
 shard() {         # shard FILE WIDTH LAST_ID: 64 ids of 2 or 4 bytes, 7 but for the last
+    known=
     case $2 in 2) magic='\210\330' rest='\000' ;; 4) magic='\241\331' rest='\000\000\000' ;; esac
     { printf "$magic\\064\\001\\001\\000\\000\\000@\\000\\000\\000"; head -c 1012 /dev/zero
       for id in $(seq 63); do printf "\\007$rest"; done
@@ -50,6 +52,7 @@ expect "train" "$gpt" $base --out run
 expect "train on shards" "$gpt" $base --data good16.bin --val-data good32.bin --vocab 100 --out ids
 rm -r run/step-00000004
 restore() {       # a run with the files of a checkpoint, but their sums
+    known=
     rm -rf broken && mkdir -p broken/$step && cp run/log.csv broken
     (cd run/$step && cp $checkpoint_files ../../broken/$step)
 }
@@ -75,8 +78,7 @@ while read -r name argument; do
     case $argument in N|*'|'*) ;; *) continue ;; esac
     refused "$name" $base "--$name" ""
     refused "$name" $base "--$name" "$lengthy"
-    for value in abc 1x 0x10 nan 1,5 "$(printf '1\033[0m')" "$(printf '\302\262')" 50% --1 -9223372036854775809 \
-        99999999999999999999999999999999; do
+    for value in abc 1x nan "$(printf '1\033[0m')" 99999999999999999999999999999999 -9223372036854775809; do
         refused "$name" $base "--$name=$value"
     done
 done < "$dir/options"
@@ -127,6 +129,7 @@ close_test "options"
 # ---- Files: shards, checkpoints, texts
 
 spoil() {         # spoil PATH KIND [SOUND]: what may stand where a file should be
+    known=
     rm -rf "$1"
     case $2 in
     empty)     : > "$1" ;;
@@ -230,7 +233,7 @@ refused_words "" "--out broken --resume --threads 1" <<'END'
 --init nowhere
 --out none
 END
-rm -r broken
+rm -r broken && known=
 close_test "checkpoints"
 
 for command in "$base --data broken.txt --out new" "$base --val-data broken.txt --out new" \
@@ -241,17 +244,17 @@ for command in "$base --data broken.txt --out new" "$base --val-data broken.txt 
         refused broken.txt $command
     done
 done
-rm -f broken.txt && printf 7 > broken.txt
+known= && rm -f broken.txt && printf 7 > broken.txt
 refused broken.txt $base --val-data broken.txt --out new
 for count in 2 3 9 19; do           # a validation part of at most one byte
-    head -c $count text.txt > broken.txt
+    known= && head -c $count text.txt > broken.txt
     refused "too few" $base --data broken.txt --out new --val-fraction "$(awk "BEGIN { print 0.95 / $count }")"
 done
-{ head -c 500 /dev/zero | tr '\000' ' '; printf '\201'; } > broken.txt
+known= && { head -c 500 /dev/zero | tr '\000' ' '; printf '\201'; } > broken.txt
 refused broken.txt $eval_ids --data broken.txt
 cp text.txt broken.txt
 for floor in "" abc -1 nan inf 1e400 'nats 1.5' '\n\n' '\0033[31m' '{"floor": 1}' '\0377\0376' x1.5 7.5; do
-    escaped "$floor" > broken.txt.floor
+    known= && escaped "$floor" > broken.txt.floor
     refused "" $base --val-data broken.txt --out new
 done
 spoil broken.txt.floor directory
