@@ -71,6 +71,8 @@ close_tests() {
 
 # ---- Texts and runs
 
+has_fp8() { "$gpt" --dtype bf16 --matmul-dtype fp8 --dry-run > /dev/null 2>&1; }
+
 visible_gpus() {
     if [ "${CUDA_VISIBLE_DEVICES:-}" ]; then echo "$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | grep -c .
     else nvidia-smi -L | grep -c '^GPU'; fi

@@ -20,6 +20,9 @@ train="--data $dir/text/train.txt --val-data $dir/text/val.txt --dtype f32 --lay
 train="$train --steps 16 --warmup 5 --val-every 6 --val-tokens 1000 --save-every 8 --deterministic"
 odd="--context 31 --total-batch $((12 * 31 * 2))" shared="--context 48 --total-batch $((12 * 48 * 2))"
 muon="--optimizer muon --lr 3e-3"
+# FP8 wants multiples of 16; a rank's operands have a scale of their own, so the rounding differs
+fp8="--dtype bf16 --matmul-dtype fp8 --channels 80 --context 32 --total-batch $((12 * 32 * 2))"
+has_fp8 && eight=2 || eight=
 
 resume() {        # resume FROM TO OPTIONS...: a copy of the run FROM, continued from step 8
     copy_run "$dir/$1" 00000008 "$dir/$2"; to=$2; shift 2
@@ -30,7 +33,7 @@ resume() {        # resume FROM TO OPTIONS...: a copy of the run FROM, continued
 while IFS='|' read -r kind sizes options split; do       # split: the ranks that share a sequence, or all
     [ "$sizes" ] || continue
     [ $kind = plain ] || in_turn 2 || continue
-    case $kind in *muon) near=${cuda:+1e-3} ;; *) near= ;; esac       # updates are rounded to bf16 there
+    case $kind in fp8*) near=0.05 ;; *muon) near=${cuda:+1e-3} ;; *) near= ;; esac      # Muon: updates in bf16
     expect "one rank" "$gpt" $train $options --batch 12 --out "$dir/$kind-1"
     for n in $sizes; do
         case $split in all) parallel="--gpus $n --context-parallel $n" ;; *) parallel="--gpus $n $split" ;; esac
@@ -54,6 +57,9 @@ context|$even|$shared|all
 context-recompute|2|$shared --recompute block|all
 context-muon|2|$shared $muon|all
 context-groups|$four|$shared|--context-parallel 2
+fp8|$eight|$fp8|
+fp8-context|$eight|$fp8|all
+fp8-muon|$eight|$fp8 $muon|
 END
 
 kind=plain near= last=${ranks##* }

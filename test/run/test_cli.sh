@@ -15,11 +15,14 @@ refuse_each() {   # refuse_each < LINES: a part of the message | the arguments; 
 
 # ---- A resume goes on bit for bit: with accumulation, across the end of an epoch (190 windows of 16; a step reads 8).
 # Sequences of 400 take several blocks of keys, whose parts of dq a Hopper GPU adds in order only if asked to.
-for kind in flash-f32 naive-f32 ${cuda:+flash-bf16 naive-bf16 long-bf16}; do
+has_fp8 && eight=flash-fp8 || eight=
+for kind in flash-f32 naive-f32 ${cuda:+flash-bf16 naive-bf16 long-bf16} $eight; do
     case $kind in naive-*) in_turn 2 || continue ;; esac
     shape="--attention ${kind%-*} --context 16 --total-batch 128"
     [ $kind != long-bf16 ] || shape="--context 400 --total-batch 3200 --deterministic"
-    run="$model $shape --dtype ${kind#*-} --steps 60 --save-every 20 --val-every 7"
+    dtype="--dtype ${kind#*-}"
+    [ $kind != flash-fp8 ] || dtype="--dtype bf16 --matmul-dtype fp8"
+    run="$model $shape $dtype --steps 60 --save-every 20 --val-every 7"
     expect "train" "$gpt" $run --out "$dir/a-$kind"
     copy_run "$dir/a-$kind" 00000020 "$dir/b-$kind"
     expect "resume" "$gpt" --out "$dir/b-$kind" --resume
