@@ -87,16 +87,16 @@ END {
                 if (value[panel[p], c, T] != "") add_point(doublings(T), value[panel[p], c, T] + 0)
             y = end_y[curves]
             if (y != "") label_curve(clean_text(label[c]) " " sprintf(y < 1 ? "%.3f" : y < 10 ? "%.1f" : "%.0f", y),
-                clean_text(note[c]))
+                note[c] == "" ? "" : "then " clean_text(note[c]))
         }
         if (!highest[p]) stop("panel " panel[p] ": this table has no such values")
     }
     if (panels == 2 && panel[1] != "memory" && panel[2] != "memory")     # speeds have one scale
         highest[1] = highest[2] = larger(highest[1], highest[2])
-    width = 860; top = 104; plot_height = 240
+    width = 960; top = 104; plot_height = 240
     begin_page(width, top + plot_height + 62, (of_steps ? "Training step on " : "Causal attention on ") device, setting,
         26)
-    plot_width = (width - 30) / panels - 90 - 6.6 * longest_label
+    plot_width = (width - 30) / panels - 90 - widest_label
     x_from = -0.15; x_to = doublings(longest_T) + 0.15
     for (p = 1; p <= panels; p++) {
         left = 60 + (p - 1) * (width - 20) / panels

@@ -75,7 +75,7 @@ END {
         label("floor", floor[r])
     }
     width = 860; left = 76; top = 96
-    plot_width = width - left - 52 - 7 * longest_label; plot_height = 348
+    plot_width = width - left - 52 - widest_label; plot_height = 348
     begin_page(width, top + plot_height + 56, "Training curves",
         (widest > 1 ? "thin: each step; bold: mean of up to " widest " steps" : "line: each step") dots, left)
     margin = (highest[1] - lowest[1]) * 0.06

@@ -45,6 +45,12 @@ function write_text(x, y, class, anchor, text, fill) {
     printf("<text x=\"%.1f\" y=\"%.1f\" class=\"%s\" text-anchor=\"%s\"%s>%s</text>\n", x, y, class, anchor,
         fill == "" ? "" : " style=\"fill: " fill "\"", text)
 }
+# About the pixels of a label in the widest of the fonts, DejaVu Sans Bold.
+function text_width(text,   narrow, wide) {
+    narrow = gsub(/[ !(),.:;fijlrtIJ|-]/, "", text)
+    wide = gsub(/[mwMW%@]/, "", text)
+    return 12.5 * (0.45 * narrow + 1.06 * wide + 0.71 * length(text))
+}
 # A count in the unit that suits the largest one beside it.
 function count_text(count, largest) {
     if (largest < 1e4 || !count) return sprintf("%.7g", count)
@@ -108,11 +114,11 @@ function add_level(p, y) {                                       # a line across
     add_point(x_from, y)
     add_point(x_to, y)
 }
-# note: why it ends before the others, above its lead
+# note: why it ends before the others, a second line of the label
 function label_curve(text, note) {
     note_of[curves] = note
     label_of[curves] = text
-    longest_label = larger(longest_label, length(text))
+    widest_label = larger(widest_label, larger(text_width(text), text_width(note)))
 }
 
 function draw_curve(c,   kind, i, is_open) {
@@ -130,29 +136,30 @@ function draw_curve(c,   kind, i, is_open) {
             colour_of(number_of[c]), x_of(curve_x[c, i]), y_of(curve_y[c, i])
 }
 # At the right of the panel, joined to the ends of their curves, pushed apart from the top down and back up.
-function draw_labels(p,   c, n, i, j, order, place, room, limit, x, colour) {
+function draw_labels(p,   c, n, i, j, order, place, height, all, limit, x, colour) {
     for (c = 1; c <= curves; c++) {
         if (panel_of[c] != p || !(c in label_of)) continue
         place[c] = y_of(end_y[c])
+        all += height[c] = note_of[c] == "" ? 17 : 32
         for (j = ++n; j > 1 && place[c] < place[order[j - 1]]; j--) order[j] = order[j - 1]
         order[j] = c
     }
-    room = n * 17 > plot_height ? plot_height / n : 17
-    for (i = 2; i <= n; i++) place[order[i]] = larger(place[order[i]], place[order[i - 1]] + room)
-    limit = top + plot_height - 4
+    for (c in height) if (all > plot_height) height[c] *= plot_height / all
+    for (i = 2; i <= n; i++) place[order[i]] = larger(place[order[i]], place[order[i - 1]] + height[order[i - 1]])
+    limit = top + plot_height + 13
     x = left + plot_width
     for (i = n; i >= 1; i--) {
         c = order[i]
-        if (place[c] > limit) place[c] = limit
-        limit = place[c] - room
+        if (place[c] > limit - height[c]) place[c] = limit - height[c]
+        limit = place[c]
         colour = colour_of(number_of[c])
         # level inside the plot: a slope there would look like data
         printf "<path class=\"lead\" stroke=\"%s\" d=\"M%.1f,%.1f H%.1f L%.1f,%.1f\"/>\n", colour, x_of(end_x[c]) + 5,
             y_of(end_y[c]), x + 6, x + 14, place[c]
-        write_text(x_of(end_x[c]) + 8, y_of(end_y[c]) - 6, "note", "start", note_of[c], colour)
         if (kind_of[c] ~ /curve/)
             printf("<path %s stroke-width=\"2\" d=\"M%.1f,%.1f h20\"/>\n", stroke_of(number_of[c]), x + 16, place[c])
         write_text(x + 42, place[c] + 4, kind_of[c] ~ /curve/ ? "bold" : "label", "start", label_of[c], colour)
+        write_text(x + 42, place[c] + 19, "note", "start", note_of[c], colour)
     }
 }
 # The axes are drawn before.

@@ -238,7 +238,7 @@ expect "memory" grep -q '>naive 16<' "$dir/memory.svg"
 "$attention" "$dir/step.csv" speed,memory train_gpt=flash,naive > "$dir/step.svg" || wrong "step: exit code $?"
 expect "speed of the step" grep -q '>flash 660<' "$dir/step.svg"
 expect "memory of the step" grep -q '>naive 16<' "$dir/step.svg"
-is "why a curve ends, in both panels" "$(count '>out of memory<' "$dir/step.svg")" 2
+is "why a curve ends, in both panels" "$(count '>then out of memory<' "$dir/step.svg")" 2
 is "points" "$(count 'class="dot"' "$dir/step.svg")" 10
 expect "the setting" grep -q 'bf16, d12, B×T = 16384' "$dir/step.svg"
 close_test "plot_attention.sh draws panels, attentions and head size as asked, and the training step"
