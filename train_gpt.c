@@ -213,8 +213,7 @@ static void open_outputs(Run *run) {
                           .snapshot = { .options = run->options, .tokenizer = run->tokenizer,
                                         .train = data_id(run->corpus.train), .val = data_id(run->corpus.val) } };
     saver_open(&run->saver, run->resume.checkpoint ? &saved : NULL);
-    if (state->val_step != saved.val_step && run->resume.changes) saver_save(&run->saver, state);
-    else if (state->val_step != saved.val_step)                   saver_validated(&run->saver, state);
+    if (state->val_step != saved.val_step && !run->resume.validates_other) saver_validated(&run->saver, state);
     if (out && run->resume.checkpoint && state->step >= s->steps)
         print_line(stdout, "all %lld steps are done; to train longer: --resume %s --steps N", (long long)s->steps,
                    shell_word(out));

@@ -13,7 +13,6 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 /* ---- Reading */
@@ -280,20 +279,6 @@ void directory_make(const char *path) {
 void file_rename(const char *from, const char *to) {
     REQUIRE(rename(from, to) == 0, "%s: cannot rename to %s: %s", from, to, strerror(errno));
     sync_parent(to);
-}
-
-#ifndef RENAME_EXCHANGE                 /* musl 1.2.3 declares neither; Linux 3.15 has both */
-#define RENAME_EXCHANGE 2
-#define renameat2(...) syscall(SYS_renameat2, __VA_ARGS__)
-#endif
-
-void file_exchange(const char *a, const char *b, const char *aside) {
-    if (renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE)) {
-        const int error = rename(b, aside) || rename(a, b) ? errno : 0;
-        rename(aside, error ? b : a);
-        REQUIRE(!error, "%s: cannot rename to %s: %s", a, b, strerror(error));
-    }
-    sync_parent(b);
 }
 
 /* ---- XXH64 with seed 0, by Yann Collet: github.com/Cyan4973/xxHash, doc/xxhash_spec.md */

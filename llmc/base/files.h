@@ -57,9 +57,6 @@ void  directory_sync(const char *path);
 typedef struct { int fd, is_locked; } DirectoryLock;
 DirectoryLock directory_lock(const char *path);
 void  file_rename(const char *from, const char *to);      /* and sync of the directory of to */
-/* Exchanges the names of two directories and syncs b's parent. Where the file system cannot: by three renames, in which
-   b is called `aside`, so that a kill may leave `aside` and no b. On an error b is as it was. */
-void  file_exchange(const char *a, const char *b, const char *aside);
 
 /* XXH64, as `xxhsum -H64` prints; detects damage, not forgery. Xxh64, {0} at first: the sum of all bytes added. */
 typedef struct { uint64_t lane[4], size; unsigned char rest[32]; } Xxh64;

@@ -115,7 +115,6 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
             "the directory of a run, such as runs/book", s->data);
     if (!s->out) refuse_file_of_run(s->data);
     *dir = run_dir_choose(s->out, s->data, 1, s->dry_run || comm_rank);
-    ranks_sum(&(double){0}, 1);             /* rank 0 may have restored a checkpoint */
     REQUIRE(dir->path, "--resume --out none: want the directory of a run");
     Resume r = { .checkpoint = find_checkpoint(dir->path, s->data) };
     if (!r.checkpoint) return r;
@@ -151,10 +150,10 @@ void resume_check_data(Resume *r, const Corpus *corpus, Option *table, int is_de
     }
     const int64_t step = r->state.val.best.step;
     const Path out = file_parent(r->checkpoint), best = run_dir_checkpoint(&(RunDir){ .path = out.text }, step);
-    const int is_other = !is_val || is_changed(r->json, table, "val-tokens");
-    if (!step || (!is_other && !checkpoint_missing_file(best.text, 1))) return;
+    r->validates_other = !is_val || is_changed(r->json, table, "val-tokens");
+    if (!step || (!r->validates_other && !checkpoint_missing_file(best.text, 1))) return;
     print_line(stdout, "the best so far, step %lld, does not count: %s", (long long)step,
-               is_other ? "it was validated on other data" : "its checkpoint is gone");
+               r->validates_other ? "it was validated on other data" : "its checkpoint is gone");
     r->state.val = (ValHistory){0};
 }
 

@@ -15,9 +15,6 @@
 
 /* ---- Finding checkpoints */
 
-static const char OLD[] = ".old";
-enum { OLD_TO_LOAD = TO_RESUME + 1 };       /* a Need: TO_LOAD, of step-N.old alone */
-
 static Path step_path(const char *out, int64_t step, const char *tail) {
     char name[512];
     snprintf(name, sizeof name, "step-%08" PRId64 "%s", step, tail);
@@ -32,17 +29,15 @@ static int64_t step_of(const char *name, const char *tail) {
 }
 
 /* The highest step below `before` whose directory, *found, has the required files; -1 = none. */
-static int64_t find_step(const char *out, int need, int64_t before, Path *found) {
+static int64_t find_step(const char *out, Need need, int64_t before, Path *found) {
     DIR *directory = opendir(out);
     if (!directory && (errno == ENOENT || errno == ENOTDIR)) return -1;
     REQUIRE(directory, "%s: cannot open the directory: %s", out, strerror(errno));
     int64_t highest = -1;
     for (struct dirent *entry; errno = 0, (entry = readdir(directory)); ) {
-        const int is_old = ends_with(entry->d_name, OLD);
-        const int64_t step = step_of(entry->d_name, is_old ? OLD : "");
-        if (step <= highest || step >= before || (need == OLD_TO_LOAD && !is_old)) continue;
+        const int64_t step = step_of(entry->d_name, "");
+        if (step <= highest || step >= before) continue;
         const Path path = path_of(out, entry->d_name);
-        if (is_old && file_is_dir(step_path(out, step, "").text)) continue;         /* may be a copy of the user */
         if (need == ANY_FILES ? !file_is_dir(path.text) : !!checkpoint_missing_file(path.text, need == TO_RESUME))
             continue;
         highest = step;
@@ -58,13 +53,6 @@ char *run_dir_find(const char *out, Need need, const char *before) {
     Path found;
     const int64_t limit = before ? strtoll(strrchr(before, '-') + 1, NULL, 10) : INT64_MAX;
     return find_step(out, need, limit, &found) < 0 ? NULL : format_string("%s", found.text);
-}
-
-/* Undoes a file_exchange that was not completed. */
-static void restore_old(const RunDir *dir) {
-    Path path;
-    for (int64_t step = INT64_MAX; (step = find_step(dir->path, OLD_TO_LOAD, step, &path)) >= 0; )
-        file_rename(path.text, step_path(dir->path, step, "").text);
 }
 
 /* ---- Choosing and opening */
@@ -127,7 +115,6 @@ RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run
     free(base);
     if (dir.path && !dry_run) lock(&dir);
     if (dir.path && !resume)  require_new(&dir);
-    else if (dir.lock)        restore_old(&dir);
     return dir;
 }
 
@@ -160,8 +147,10 @@ void run_dir_write(const RunDir *dir, const Snapshot *snapshot) {
     checkpoint_write(partial.text, snapshot);
     const char *missing = checkpoint_missing_file(partial.text, 1);
     REQUIRE(!missing, "%s/%s is gone: want no other process that writes to the directory", partial.text, missing);
-    if (file_is_dir(step.text)) file_exchange(partial.text, step.text, step_path(dir->path, N, OLD).text);
-    else                        file_rename(partial.text, step.text);
+    REQUIRE(!file_is_dir(step.text) || checkpoint_missing_file(step.text, 1), "%s exists: want no other process that "
+            "writes to the directory", step.text);
+    checkpoint_remove(step.text);           /* it was not complete: a resume has ignored it */
+    file_rename(partial.text, step.text);
 }
 
 void run_dir_write_validation(const RunDir *dir, const TrainState *state) {
@@ -227,7 +216,6 @@ static int newest_first(const struct dirent **a, const struct dirent **b) {
 void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
     struct dirent **list = NULL;            /* one reading: with --keep 900 one for each took 1.1 s */
     require_unmoved(dir);
-    restore_old(dir);
     remove_partials(dir);
     if (!state) return;
     const BestLoss *best = &state->val.best;

@@ -16,9 +16,8 @@ typedef struct {
 
 /* The directory of --out, none for "none". out NULL: runs/NAME with the name of the text, without its extension, or of
    the directory of shards and patterns, or the first unused of runs/NAME-2, -3, ...; with resume the last that has a
-   checkpoint or a log. Unless dry_run, an existing one is locked until the process ends, and with resume a checkpoint
-   that a kill has left as step-N.old gets its name back. Fails while another process has the lock, and without resume
-   if the directory has a checkpoint or a log. */
+   checkpoint or a log. Unless dry_run, an existing one is locked until the process ends. Fails while another process
+   has the lock, and without resume if the directory has a checkpoint or a log. */
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run);
 
 /* Makes and locks the directory unless it is locked. If another process has made the one of a new run without --out,
@@ -27,8 +26,9 @@ void run_dir_open(RunDir *dir);
 
 Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */
 
-/* Writes OUT/step-N; durable when the call returns. An existing OUT/step-N becomes OUT/step-N.partial, which
-   run_dir_clean removes. Fails when OUT was moved or removed since it was locked, as the next two do. */
+/* Writes OUT/step-N; durable when the call returns. Replaces one that lacks files for a resume; fails where there is a
+   complete one, or a file of a user in it. Fails when OUT was moved or removed since it was locked, as the next two
+   do. */
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
 void run_dir_write_validation(const RunDir *dir, const TrainState *state);     /* into OUT/step-N, which exists */
@@ -40,7 +40,7 @@ void run_dir_write_validation(const RunDir *dir, const TrainState *state);     /
 void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep);
 
 /* The newest checkpoint with the files that are needed, older than the checkpoint `before` unless that is NULL: a new
-   string; NULL = none. step-N.old counts where there is no step-N. */
+   string; NULL = none. */
 typedef enum { ANY_FILES, TO_LOAD, TO_RESUME } Need;
 char *run_dir_find(const char *out, Need need, const char *before);
 

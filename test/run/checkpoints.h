@@ -68,6 +68,7 @@ static inline TrainState state_of(int64_t step) {
 /* Writes OUT/step-N and waits; returns the error, "" = none. */
 static inline const char *save_state(const char *out, Trainer *t, const TrainState *state) {
     static char message[FAIL_LENGTH];
+    checkpoint_remove(STRING("%s/step-%08d", out, (int)state->step));       /* one that is complete is not replaced */
     Saver saver = open_saver(out, t, 0);
     saver_save(&saver, state);
     saver_finish(&saver);

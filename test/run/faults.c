@@ -7,7 +7,7 @@
    FAULT_ERROR  ENOSPC (as by default), EDQUOT or EIO; SLOW: the call takes two seconds and succeeds; KILL: SIGKILL
                 before the call, which is after the one before
    FAULT_LOG    a file: every call that counts is written down, "fsync /tmp/a/model.safetensors"
-   FAULT_REFUSE what this file system does not have, "renameat2,flock,O_TMPFILE", whatever the path
+   FAULT_NO_LOCKS  1: the file system has no flock, whatever the path
 
    glibc's streams do not call write by its name: a stream's write is failed by replacing its file with /dev/full
    during the call, so that the error passes through the stream like a real one. */
@@ -60,14 +60,6 @@ static int strikes(const char *call, const char *path) {
     if (error && !strcmp(error, "SLOW")) return (int)sleep(2);
     if (error && !strcmp(error, "KILL")) kill(getpid(), SIGKILL);
     errno = error_wanted();
-    return 1;
-}
-
-/* Whether the file system has no such call; errno is set then. */
-static int refuses(const char *call, int error) {
-    const char *calls = getenv("FAULT_REFUSE");
-    if (!calls || !strstr(calls, call)) return 0;
-    errno = error;
     return 1;
 }
 
@@ -154,15 +146,11 @@ int rename(const char *from, const char *to) {
     return strikes("rename", from) ? -1 : real(from, to);
 }
 
-int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags) {
-    REAL(int, "renameat2", int, const char *, int, const char *, unsigned);
-    if (refuses("renameat2", ENOSYS) || strikes("rename", from)) return -1;
-    return real(from_dir, from, to_dir, to, flags);
-}
-
 int flock(int fd, int operation) {
     REAL(int, "flock", int, int);
-    return refuses("flock", EBADF) ? -1 : real(fd, operation);
+    if (!getenv("FAULT_NO_LOCKS")) return real(fd, operation);
+    errno = EBADF;
+    return -1;
 }
 
 int mkdir(const char *path, mode_t mode) {
@@ -181,6 +169,5 @@ int open(const char *path, int flags, ...) {
     mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
     va_end(arguments);
     REAL(int, "open", const char *, int, ...);
-    if ((flags & O_TMPFILE) == O_TMPFILE && refuses("O_TMPFILE", EOPNOTSUPP)) return -1;
     return (flags & (O_CREAT | O_DIRECTORY)) && strikes("open", path) ? -1 : real(path, flags, mode);
 }

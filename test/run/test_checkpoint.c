@@ -320,12 +320,6 @@ static void test_finding(void) {
     expect_found(run_dir_resolve(big, NULL), big);      /* by its own name: a model without config.json */
     expect_found(run_dir_resolve(IN_SCRATCH("found/step-123456789/model.safetensors"), NULL), big);
     expect_fails("config.json: cannot open: No such file", load_config, big);
-    char *old = STRING("%s.old", s10);                  /* of a save that a kill has interrupted */
-    EXPECT(rename(s10, old) == 0, "%s", old);
-    expect_found(run_dir_resolve(out, NULL), old);
-    expect_found(run_dir_find(out, TO_RESUME, NULL), old);
-    expect_found(run_dir_find(out, TO_RESUME, old), s2);
-    EXPECT(rename(old, s10) == 0, "%s", s10);
     expect_fails("optimizer.safetensors: want a directory with model.safetensors", resolve,
                  IN_SCRATCH("found/step-00000010/optimizer.safetensors"));
 }
@@ -364,32 +358,6 @@ static void test_picking(void) {
     EXPECT(!note, "the path of a checkpoint: %s", note);
     EXPECT(rename(IN_SCRATCH("picked/step-00000002"), IN_SCRATCH("picked/away")) == 0, "moved");
     expect_picked(out, 4, "the last of the run, val loss 0.5000");
-}
-
-/* What a kill leaves, and that the new checkpoint is in the place of the old one: test_kill.sh. */
-static void test_replacing(void) {
-    char *out = IN_SCRATCH("replaced"), *step = IN_SCRATCH("replaced/step-00000004");
-    char *partial = IN_SCRATCH("replaced/step-00000004.partial");
-    Trainer changed;
-    tiny_create(&changed, 30);
-    save_step(out, &changed, 4);
-
-    /* files of a user are never removed: those of a replaced checkpoint stay in step-N.partial, or return with it */
-    put_text(IN_SCRATCH("replaced/step-00000004/README.md"), "mine");
-    save_step(out, &trainer, 4);
-    EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004.partial/README.md")) &&
-           !file_exists(IN_SCRATCH("replaced/step-00000004.partial/state.json")), "README.md alone is left");
-    save_step(out, &trainer, 5);
-    save_step(out, &changed, 4);
-    EXPECT(file_exists(IN_SCRATCH("replaced/step-00000004/README.md")) && !file_exists(partial), "README.md is back");
-    expect_loads(step, &changed, "with the new checkpoint");
-    char *elsewhere = IN_SCRATCH("replaced/elsewhere");
-    EXPECT(rename(step, elsewhere) == 0 && symlink(elsewhere, step) == 0, "a link");
-    save_step(out, &trainer, 4);
-    expect_loads(elsewhere, &changed, "the target of a link stays");
-    expect_loads(step, &trainer, "the link is replaced");
-    EXPECT(!file_exists(partial), "and removed");
-    tiny_free(&changed);
 }
 
 /* ---- Tokenizers */
@@ -455,7 +423,6 @@ int main(void) {
     RUN(test_checkpoint_choices);
     RUN(test_finding);
     RUN(test_picking);
-    RUN(test_replacing);
     RUN(test_tokenizer_files);
     RUN(which_tokenizer);
     tiny_free(&trainer);

@@ -228,10 +228,6 @@ static void test_files(void) {
     EXPECT(file_is_dir(many), "1300 components");
     file_rename(file, IN_SCRATCH("a/b/c/other"));
     EXPECT(!file_exists(file) && file_exists(IN_SCRATCH("a/b/c/other")), "renamed");
-    put_text(IN_SCRATCH("a/b/c/other"), "");
-    put_text(file, "one");
-    file_exchange(file, IN_SCRATCH("a/b/c/other"), IN_SCRATCH("a/b/c/aside"));
-    EXPECT(!*text_of(file), "exchanged");
 
     static const char *const parents[][2] = {
         { "a/b/c", "a/b" }, { "c", "." }, { "/c", "/" }, { "a//c//", "a" }, { "/", "/" }

@@ -320,10 +320,8 @@ static void what_a_kill_left_is_removed(void) {
     EXPECT(rename(IN_SCRATCH("swept/step-00000001"), IN_SCRATCH("swept/step-00000001.partial")) == 0, "renamed");
     directory_make(IN_SCRATCH("swept/step-5.partial"));
     directory_make(IN_SCRATCH("swept/mine.partial"));
-    directory_make(IN_SCRATCH("swept/step-00000004.old"));                  /* of a user: no checkpoint */
     Saver saver = open_saver(out, &trainer, 0);
-    EXPECT_STEPS(out, "mine.partial step-00000004.old step-5.partial 2");
-    EXPECT(rmdir(IN_SCRATCH("swept/step-00000004.old")) == 0, "removed");
+    EXPECT_STEPS(out, "mine.partial step-5.partial 2");
     directory_make(IN_SCRATCH("swept/step-00000005.partial/results"));      /* of a user: not removed */
     start(&saver, 7);
     EXPECT(!*finish(&saver), "no error");
@@ -332,6 +330,25 @@ static void what_a_kill_left_is_removed(void) {
     const char *error = finish(&saver);
     EXPECT(!saver.failed && strstr(error, "step 8 is saved, but ") && strstr(error, "cannot remove"), "%s", error);
     EXPECT_STEPS(out, "mine.partial step-00000005.partial step-00000006.partial step-5.partial 2 7 8");
+    close_saver(&saver);
+}
+
+/* An incomplete checkpoint is replaced, unless a user has a file in it; a complete one is another process'. */
+static void a_step_is_saved_once(void) {
+    char *out = IN_SCRATCH("once");
+    for (int i = 1; i <= 3; i++) save_step(out, &trainer, i);
+    Saver saver = open_saver(out, &trainer, 0);
+    for (int i = 1; i <= 2; i++) unlink(IN_SCRATCH("once/step-%08d/state.json", i));
+    put_text(IN_SCRATCH("once/step-00000002/notes.txt"), "mine");
+    for (int i = 1; i <= 3; i++) {
+        start(&saver, i);
+        const char *want = i == 1 ? "" : i == 2 ? "step-00000002: Directory not empty" : "step-00000003 exists: want";
+        EXPECT(strstr(finish(&saver), want) && saver.failed == (i > 1), "step %d: %s", i, saver.message);
+    }
+    EXPECT_STEPS(out, "1 2 3");
+    EXPECT(file_exists(IN_SCRATCH("once/step-00000001/state.json")) &&
+           file_exists(IN_SCRATCH("once/step-00000002/notes.txt")), "one is replaced, the user's file stays");
+    start(&saver, 4);
     close_saver(&saver);
 }
 
@@ -357,12 +374,10 @@ static void fails_catches_and_gives_back(void) {
 
 static void open_run_dir(void *path) { run_dir_open(&(RunDir){ .path = path }); }
 
-/* A run that a kill has left with step-N.old alone. */
 static void a_directory_with_a_run_is_not_new(void) {
     save_step(IN_SCRATCH("taken"), &trainer, 9);
-    EXPECT(rename(IN_SCRATCH("taken/step-00000009"), IN_SCRATCH("taken/step-00000009.old")) == 0, "renamed");
-    expect_fails("step-00000009.old already exists: want another --out", open_run_dir, IN_SCRATCH("taken"));
-    EXPECT_STEPS(IN_SCRATCH("taken"), "step-00000009.old");
+    expect_fails("step-00000009 already exists: want another --out", open_run_dir, IN_SCRATCH("taken"));
+    EXPECT_STEPS(IN_SCRATCH("taken"), "9");
 }
 
 int main(void) {
@@ -380,6 +395,7 @@ int main(void) {
     RUN(val_losses_that_rise);
     RUN(other_files_stay);
     RUN(what_a_kill_left_is_removed);
+    RUN(a_step_is_saved_once);
     RUN(a_directory_with_a_run_is_not_new);
     tiny_free(&trainer);
     return test_close();
