@@ -110,12 +110,11 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
 	$(link) $(LIBS)
 $(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize data/bpe_train $(addprefix llmc/,base/files base/json base/os \
-                     base/terminal options/options text/bpe text/bpe_files text/texts tokens/shards) kernels/check)
+                     options/options text/bpe text/bpe_files text/texts tokens/shards) kernels/check)
 	$(link)
-$(BUILD)/curves: $(patsubst %,$(BUILD)/%.o,scripts/curves $(addprefix llmc/,report/report_page report/log_reader base/files base/json base/os \
-                     base/terminal) kernels/check)
+$(BUILD)/curves: $(patsubst %,$(BUILD)/%.o,scripts/curves $(addprefix llmc/,report/report_page report/log_reader base/files base/json base/os) kernels/check)
 	$(link)
-$(BUILD)/tales: $(patsubst %,$(BUILD)/%.o,data/tales llmc/base/random llmc/base/files llmc/options/options llmc/base/os llmc/base/terminal kernels/check)
+$(BUILD)/tales: $(patsubst %,$(BUILD)/%.o,data/tales llmc/base/random llmc/base/files llmc/options/options llmc/base/os kernels/check)
 	$(link)
 $(filter-out %/test_health,$(TESTS)): %: %.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)

@@ -8,7 +8,6 @@
 #include "kernels/device.h"
 #include "llmc/base/files.h"
 #include "llmc/base/os.h"
-#include "llmc/base/terminal.h"
 #include "llmc/checkpoint/resume.h"
 #include "llmc/checkpoint/saver.h"
 #include "llmc/model/model_config.h"
@@ -157,7 +156,7 @@ static void validate(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     Corpus *corpus = &run->corpus;
-    const Evaluation e = evaluate(&run->gpt, corpus->val, run->tokenizer, s->val_tokens, (int)s->batch, &run->report);
+    const Evaluation e = evaluate(&run->gpt, corpus->val, run->tokenizer, s->val_tokens, (int)s->batch);
     if (e.first < 0) return;
     state->val.best = saver_best(&run->saver, state->val.best);     /* rank 0's */
     ranks_copy_from_first(&state->val.best, sizeof state->val.best);

@@ -7,7 +7,6 @@
 #include "bpe_train.h"
 #include "../llmc/options/settings.h"
 #include "../llmc/base/os.h"
-#include "../llmc/base/terminal.h"
 #include "../llmc/tokens/shards.h"
 
 static const char *tokenizer, *out, *documents, *field, *time_limit;

@@ -1,6 +1,5 @@
 #include "files.h"
 #include "os.h"
-#include "terminal.h"
 #include "../../kernels/check.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +19,6 @@
 /* SIGBUS: a page of a mapped file cannot be read. */
 static void on_missing_page(int number) {
     (void)number;
-    if (isatty(STDOUT_FILENO)) (void)!write(STDOUT_FILENO, "\n", 1);         /* ends a line in place */
     dprintf(STDERR_FILENO, "%s: a mapped file cannot be read: was it truncated meanwhile, or does its disk fail?\n",
             fail_program);
     _exit(1);

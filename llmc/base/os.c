@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
-#include <stdio.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -109,6 +109,31 @@ size_t utf8_length(const unsigned char *text, size_t size) {
 }
 
 size_t utf8_mark(const void *text, size_t size) { return size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; }
+
+/* ---- Lines */
+
+void print_line(FILE *file, const char *format, ...) {
+    char *text;
+    va_list arguments;
+    va_start(arguments, format);
+    REQUIRE(vasprintf(&text, format, arguments) >= 0, "out of memory: a line of output");
+    va_end(arguments);
+    make_printable(text);
+    fflush(stdout);
+    fprintf(file, "%s%s%s\n", file == stderr ? fail_program : "", file == stderr ? ": " : "", text);
+    fflush(file);
+    free(text);
+}
+
+void print_progress(const char *what, double share, double start_s) {
+    static double printed_s;
+    char left[32];
+    const double now = seconds_now(), before = printed_s > start_s ? printed_s : start_s;
+    if (share <= 0 || now - before < LINE_SECONDS || !isatty(STDERR_FILENO)) return;
+    printed_s = now;
+    fprintf(stderr, "%s: %.0f %% done, %s left\n", what, 100 * share,
+            duration_text((now - start_s) * (1 / share - 1), left));
+}
 
 /* ---- Stopping */
 

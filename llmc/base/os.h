@@ -1,7 +1,9 @@
-/* os.h - Memory, the clock, signals and time limit, and the text forms of durations, bytes and UTF-8. */
+/* os.h - Memory, the clock, lines for people, signals and time limit, and the text forms of durations, bytes and
+   UTF-8. */
 #ifndef LLMC_OS_H
 #define LLMC_OS_H
 #include <stddef.h>
+#include <stdio.h>
 
 void  *host_alloc(size_t bytes, const char *what);     /* zeroed; fails with a message that names what */
 
@@ -13,6 +15,8 @@ void  *host_grow(void *array, size_t count, size_t *room, size_t size, const cha
 void  *idle_take(void **list, size_t bytes, const char *what);
 void   idle_return(void **list, void *block);
 
+enum { LINE_SECONDS = 6 };        /* between lines that say how far something is */
+
 double seconds_now(void);         /* monotonic clock; async-signal-safe */
 
 /* Seconds of "3h50m", "2d", "90s" or "1.5h"; -1 for another text; a number needs a unit. */
@@ -20,6 +24,13 @@ double duration_seconds(const char *text);
 
 const char *duration_text(double seconds, char text[32]);      /* "2d03h", "1h02m", "3m20s", "45s" */
 const char *bytes_text(double bytes, char text[32]);           /* "1.50 GiB", "340 MiB" */
+
+/* A printable line (make_printable, kernels/check.h) on stdout or, after "train_gpt: ", on stderr. Errors are ignored:
+   what counts is in files. */
+void print_line(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* "evaluating: 45 % done, 3m20s left", every 6 s on stderr if that is a terminal. start_s: when it began. */
+void print_progress(const char *what, double share, double start_s);
 
 /* Opens /dev/null as stdin, stdout or stderr if it is closed: else a file that is opened later would become stdout. */
 void stdio_open(void);

@@ -3,7 +3,7 @@
 #include "../ranks/ranks.h"
 #include "../train/autotune_cache.h"
 #include "../base/files.h"
-#include "../base/terminal.h"
+#include "../base/os.h"
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include <errno.h>

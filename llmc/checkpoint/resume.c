@@ -6,7 +6,7 @@
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include "../base/files.h"
-#include "../base/terminal.h"
+#include "../base/os.h"
 #include "../ranks/ranks.h"
 #include "../train/schedule.h"
 

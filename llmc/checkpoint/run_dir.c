@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
-#include "../base/terminal.h"
+#include "../base/os.h"
 #include "../text/bpe_files.h"
 
 /* ---- Finding checkpoints */

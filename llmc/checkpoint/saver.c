@@ -1,6 +1,5 @@
 #include "saver.h"
 #include "../base/os.h"
-#include "../base/terminal.h"
 #include "../ranks/ranks.h"
 #include "../ranks/rendezvous.h"
 #include "../../kernels/autotune.h"

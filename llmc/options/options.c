@@ -1,7 +1,6 @@
 #include "options.h"
 #include "../base/files.h"
 #include "../base/os.h"
-#include "../base/terminal.h"
 #include "../../kernels/check.h"
 #include <errno.h>
 #include <inttypes.h>

@@ -16,7 +16,6 @@
 #include "../../kernels/device.h"
 #include "../base/files.h"
 #include "../base/os.h"
-#include "../base/terminal.h"
 #include "rendezvous.h"
 
 enum { KILL_SECONDS = 4 };      /* from a failure to the end of the ranks that do not end by themselves */

@@ -18,7 +18,6 @@
 #include "../../kernels/comm.h"
 #include "../base/files.h"
 #include "../base/os.h"
-#include "../base/terminal.h"
 
 /* The states of a start:
 
@@ -183,8 +182,7 @@ __attribute__((noreturn, format(printf, 2, 3))) static void end_run(Kind kind, c
     signal(SIGALRM, exit_now);                  /* if comm_abort hangs */
     alarm(END_SECONDS);
     if (*message && !(is_stop && comm_rank) && !atomic_exchange(root.reported, 1))      /* rank 0 alone has stdout */
-        dprintf(is_stop ? STDOUT_FILENO : STDERR_FILENO, "%s%s%s\n", isatty(STDOUT_FILENO) ? "\n" : "",
-                is_stop ? "" : "train_gpt: ", message);
+        dprintf(is_stop ? STDOUT_FILENO : STDERR_FILENO, "%s%s\n", is_stop ? "" : "train_gpt: ", message);
     for (int i = 0; i < link_count && !comm_rank; i++) send_message(links[i].fd, kind, NULL, 0);
     stop_remove();
     if (!is_stop) comm_abort();

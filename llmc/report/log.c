@@ -2,7 +2,6 @@
 #include "../base/files.h"
 #include "../base/json.h"
 #include "../base/os.h"
-#include "../base/terminal.h"
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include <errno.h>

@@ -1,7 +1,6 @@
 #include "report.h"
 #include "../base/files.h"
 #include "../base/os.h"
-#include "../base/terminal.h"
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include <inttypes.h>
@@ -9,10 +8,8 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-enum { LINE_SECONDS = 6, SPEED_MS = 10000,      /* between lines on no terminal; time constant of the speed */
-       PAGE_SECONDS = 5, PAGE_COST = 500 };
+enum { SPEED_MS = 10000, PAGE_SECONDS = 5, PAGE_COST = 500 };       /* SPEED_MS: time constant of the speed */
 
 /* ---- Texts */
 
@@ -34,30 +31,23 @@ void report_banner(const RunInfo *run) {
     fflush(stdout);
 }
 
-/* What matters less is at the end, which a narrow terminal cuts. The first step, which allocates and warms up, has no
-   time left. */
-static void print_step(Report *report, int stays) {
+/* The first step, which allocates and warms up, has no time left. */
+static void print_step(Report *report) {
     const StepReport *s = &report->last;
-    const int is_terminal = isatty(STDOUT_FILENO), digits = snprintf(NULL, 0, "%" PRId64, report->total);
+    const int digits = snprintf(NULL, 0, "%" PRId64, report->total);
     const double seconds_left = 1e-3 * report->recent_ms / report->recent_steps * (double)(report->total - s->step);
-    char *text, left[32];
-    size_t size;
-    FILE *line = string_open(&text, &size, "the line of a step");
-    fprintf(line, "step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.2f  %5.0f tok/s", digits, s->step, report->total,
-            s->loss, s->norm, s->tokens_per_second);
-    if (comm_size > 1)              fprintf(line, " (%.0f each)", s->tokens_per_second / comm_size);
-    if (isfinite(s->mfu))           fprintf(line, "  mfu %.1f%%", 100 * s->mfu);
-    if (report->health.is_abnormal) fprintf(line, "  throttled: %s", report->health.throttle);
+    char left[32];
+    printf("step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.2f  %5.0f tok/s", digits, s->step, report->total,
+           s->loss, s->norm, s->tokens_per_second);
+    if (comm_size > 1)              printf(" (%.0f each)", s->tokens_per_second / comm_size);
+    if (isfinite(s->mfu))           printf("  mfu %.1f%%", 100 * s->mfu);
+    if (report->health.is_abnormal) printf("  throttled: %s", report->health.throttle);
     if (report->steps > 1 && s->step < report->total && seconds_left >= 0 && isfinite(seconds_left))
-        fprintf(line, "  %s left", duration_text(seconds_left, left));
-    fprintf(line, "  %.1f ms", s->ms);
-    if (comm_size > 1)              fprintf(line, " (%.1f waiting)", s->comm_wait_ms);
-    fprintf(line, "  lr %.1e", s->learning_rate);
-    fclose(line);
-    if (is_terminal) print_in_place(text);
-    else             puts(text);
-    free(text);
-    if (stays || !is_terminal) end_line_in_place();
+        printf("  %s left", duration_text(seconds_left, left));
+    printf("  %.1f ms", s->ms);
+    if (comm_size > 1)              printf(" (%.1f waiting)", s->comm_wait_ms);
+    printf("  lr %.1e\n", s->learning_rate);
+    fflush(stdout);
     report->printed_at_s = seconds_now();
     report->is_printed = 1;
 }
@@ -108,15 +98,9 @@ static void end_with_error(const char *message) {
     Report *report = open_report;
     fail_hook = next_hook;
     open_report = NULL;
-    end_line_in_place();
+    fflush(stdout);
     if (report) end_files(report, message);
     fail("%s", message);
-}
-
-static void hook(void) {
-    if (fail_hook == end_with_error) return;
-    next_hook = fail_hook;
-    fail_hook = end_with_error;
 }
 
 void report_open(Report *report, const RunInfo *run, const ResumeInfo *resume) {
@@ -130,7 +114,8 @@ void report_open(Report *report, const RunInfo *run, const ResumeInfo *resume) {
     flush_files(report, 0);
     update_page(report);
     open_report = report;
-    hook();
+    next_hook = fail_hook;
+    fail_hook = end_with_error;
 }
 
 void report_background(Report *report) {
@@ -163,10 +148,9 @@ void report_step(Report *report, const StepReport *step) {
     if (s->health.throttle) report->health = s->health;
     report->row_health = (DeviceHealth){0};
     update_speed(report, s->ms);
-    int is_terminal = isatty(STDOUT_FILENO), is_first = report->steps == 1;
-    int stays = s->step == report->total || (report->log_every && s->step % report->log_every == 0);
-    double interval = is_terminal ? 0.05 : report->log_every ? INFINITY : LINE_SECONDS;
-    if (stays || is_first || seconds_now() - report->printed_at_s >= interval) print_step(report, stays);
+    const int is_due = report->log_every ? s->step % report->log_every == 0
+                                         : seconds_now() - report->printed_at_s >= LINE_SECONDS;
+    if (is_due || report->steps == 1 || s->step == report->total) print_step(report);
 }
 
 void report_validation(Report *report, const ValidationReport *v) {
@@ -201,32 +185,13 @@ void report_sample(Report *report, int64_t step, char *text, size_t size) {
     write_event(report, "sample", step, (LogValue[]){ { "text", .text = text }, {0} });
 }
 
-void report_progress(Report *report, int64_t done, int64_t all) {
-    double now = seconds_now(), share = (double)done / (double)all;
-    int is_terminal = isatty(STDOUT_FILENO);
-    char text[64], left[32];
-    if (!is_terminal && comm_rank) return;
-    if (is_terminal) hook();
-    if (done == 0) report->progress_start_s = report->progress_at_s = now;
-    if (done == all) {
-        if (is_terminal) print_in_place("");
-    } else if (now - report->progress_at_s >= (is_terminal ? 1 : isatty(STDERR_FILENO) ? LINE_SECONDS : 60)) {
-        duration_text((now - report->progress_start_s) * (1 / share - 1), left);
-        snprintf(text, sizeof text, "evaluating %.0f%% done, %s left", 100 * share, left);
-        if (is_terminal) print_in_place(text);
-        else             fprintf(stderr, "%s\n", text);
-        report->progress_at_s = now;
-    }
-}
-
 void report_sync(Report *report) { flush_files(report, 1); }
 
 void report_close(Report *report, const char *reason) {
-    if (report->last.step && !report->is_printed) print_step(report, 1);
-    end_line_in_place();
+    if (report->last.step && !report->is_printed) print_step(report);
     end_files(report, reason);
     open_report = NULL;
-    if (fail_hook == end_with_error) fail_hook = next_hook;
+    fail_hook = next_hook;
     log_file_close(&report->log.csv);
     log_file_close(&report->log.jsonl);
     *report = (Report){0};

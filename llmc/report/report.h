@@ -15,7 +15,7 @@ typedef struct {
     double     recent_steps, recent_ms;    /* sums over the steps; each step counts e^(-age / 10 s) */
     StepReport last;           /* the last step; in the beginning only its number, that of a resume or 0 */
     int        is_logged, is_printed;      /* the last step has its row in the log, its line on the terminal */
-    double     printed_at_s, progress_start_s, progress_at_s;      /* monotonic clock */
+    double     printed_at_s;   /* monotonic clock */
     DeviceHealth health;       /* the last known */
     DeviceHealth row_health;   /* for the next row; {0} when not asked for */
     double     health_at_s;
@@ -45,9 +45,9 @@ void report_open(Report *report, const RunInfo *run, const ResumeInfo *resume);
 void report_background(Report *report);
 
 /* A row for log.csv, which report_background or the next event writes. A line on stdout for the first step, the last,
-   and every log_every steps, or without log_every (0) every 6 s; on a terminal also in place, cut to its width. The
-   time left is that of the steps left at the mean speed of the last 10 s of training or so. On a full disk the rows are
-   kept in memory, which is reported, and written when there is room. */
+   and every log_every steps, or without log_every (0) every 6 s. The time left is that of the steps left at the mean
+   speed of the last 10 s of training or so. On a full disk the rows are kept in memory, which is reported, and written
+   when there is room. */
 void report_step(Report *report, const StepReport *step);
 
 /* A line and an event: "step 600: val loss ..." on stdout, whose loss goes into the row, if that is the last one;
@@ -58,10 +58,6 @@ void report_warning   (Report *report, const char *format, ...) __attribute__((f
 /* Only an event. seconds: the time to write the checkpoint. text: size bytes and a NUL; others in it are replaced. */
 void report_checkpoint(Report *report, int64_t step, const char *path, double seconds);
 void report_sample    (Report *report, int64_t step, char *text, size_t size);
-
-/* Progress of an evaluation: on a terminal once a second, in place of the step line; else a line on stderr, which
-   leaves the results on stdout alone: every 6 seconds on a terminal, once a minute in a file. */
-void report_progress(Report *report, int64_t done, int64_t all);
 
 void report_sync (Report *report);          /* fsync of the files; an error is reported */
 

@@ -4,7 +4,6 @@
 #include "../../kernels/check.h"
 #include "../base/json.h"
 #include "../base/os.h"
-#include "../base/terminal.h"
 
 enum { BATCH = 1 << 24, PART = 1 << 18 };       /* bytes of a batch, and of a part of a document */
 

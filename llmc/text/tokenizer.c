@@ -8,7 +8,6 @@
 #include "bpe_files.h"
 #include "../base/files.h"
 #include "../base/os.h"
-#include "../base/terminal.h"
 
 /* dir: of a BPE's files, NULL for bytes and ids. bpe: for bytes one without merges, whose ids are the bytes. */
 struct TokenizerKind { const char *name; char *dir; Bpe *bpe; };

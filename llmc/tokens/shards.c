@@ -10,7 +10,6 @@
 #include <unistd.h>
 #include "../../kernels/check.h"
 #include "../base/os.h"
-#include "../base/terminal.h"
 #include "../text/bpe_files.h"
 
 ShardHeader shard_header(FileMap map) {
@@ -94,14 +93,6 @@ static void write_ids(Writer *w, int32_t *ids, size_t count) {
     if (w->count == w->max || ferror(w->file)) close_shard(w);      /* an error at once, not after gigabytes */
 }
 
-static void print_progress(Writer *w) {
-    char text[64];
-    if (!isatty(STDOUT_FILENO)) return;
-    snprintf(text, sizeof text, "tokenizing: %.0f %%, %.1f MB/s", 100.0 * (double)w->texts->done /
-             (double)w->texts->bytes, 1e-6 * (double)w->texts->done / (seconds_now() - w->start));
-    print_in_place(text);
-}
-
 static void stop_if_requested(void) {
     const char *why = stop_requested();
     if (!why) return;
@@ -136,7 +127,7 @@ static void write_batches(void *writer) {
     Writer *w = writer;
     size_t count;
     for (int is_val = 0; (count = next_ids(w)); is_val = w->texts->done >= w->texts->stop) {
-        print_progress(w);
+        print_progress("tokenizing", (double)w->texts->done / (double)w->texts->bytes, w->start);
         stop_if_requested();
         if (is_val != w->is_val) {
             if (w->file) close_shard(w);
@@ -168,7 +159,6 @@ static void write_all(Writer *w) {
     }
     stop_removes(NULL);
     const double seconds = seconds_now() - w->start;
-    if (isatty(STDOUT_FILENO)) print_in_place("");
     print_line(stdout, "tokenized %.255s%s: %.1f MB, %lld document%s, %lld tokens, %.2f s, %.1f MB/s -> %s",
                t->path[0], t->count > 1 ? ", ..." : "", 1e-6 * (double)t->bytes, (long long)t->documents,
                t->documents == 1 ? "" : "s", (long long)(w->tokens[0] + w->tokens[1]), seconds,

@@ -14,7 +14,7 @@ static double bytes_of(Tokenizer tokenizer, int32_t target) {
     return target >= v->V ? NAN : v->token[target].is_special ? 0 : v->token[target].size;
 }
 
-Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int B, Report *report) {
+Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int B) {
     const RingSplit split = gpt_split(&model->config);
     const int T = split.T, local = gpt_local_tokens(&model->config), is_shared = split.size > 1;
     const int64_t groups = gpt_groups(&model->config), group = comm_rank / split.size;
@@ -23,13 +23,14 @@ Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64
     const size_t room = (size_t)B * (size_t)local;
     int32_t *batch = host_alloc((2 * room + 2 * (size_t)T) * sizeof *batch, "a batch"), *window = batch + 2 * room;
     float *losses = host_alloc(room * sizeof *losses, "the losses of a batch");
+    const double start_s = seconds_now();
     double sums[4] = { 0 };             /* loss, targets, bytes of text, whether a stop cut it short */
     int64_t w = 0;                      /* ranks that share sequences compute and stop together */
     for (; w < wanted && !(is_shared ? ranks_stop(ranks_stops()) : stop_requested()); w += groups * B) {
         const int64_t begin = w + group * B, left = wanted - begin;
         const int rows = is_shared || left > B ? B : (int)left, size = rows * local;
         if (rows <= 0) continue;
-        report_progress(report, begin, wanted);
+        if (!comm_rank) print_progress("evaluating", (double)begin / (double)wanted, start_s);
         for (int b = 0; b < rows; b++) {
             memset(window + T, -1, (size_t)T * sizeof *window);     /* beyond the end: ignored targets */
             if (begin + b < wanted) tokens_eval_window(tokens, begin + b, T, window, window + T);
@@ -48,7 +49,6 @@ Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64
             sums[2] += bytes_of(tokenizer, batch[size + i]);
         }
     }
-    report_progress(report, wanted, wanted);
     free(losses);
     free(batch);
     sums[3] = w < wanted;

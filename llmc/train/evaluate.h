@@ -3,7 +3,6 @@
 #define LLMC_EVALUATE_H
 #include "../tokens/dataloader.h"
 #include "../model/gpt.h"
-#include "../report/report.h"
 #include "../text/tokenizer.h"
 
 /* targets_per_byte: of text; special tokens have no bytes. NaN for tokens that are neither bytes nor of a BPE, for ids
@@ -17,7 +16,7 @@ typedef struct {
 /* The loss over the first max_tokens targets of a stream, rounded up to whole sequences of model->config.T; 0 = all. B
    sequences are computed at a time, at most as many as the model was created for. All ranks call it: each computes a
    part. */
-Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int B, Report *report);
+Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int B);
 
 /* ---- The val losses of a run: the lowest so far, and whether they rise */
 

@@ -10,7 +10,6 @@
 #include "../base/files.h"
 #include "../base/os.h"
 #include "../base/random.h"
-#include "../base/terminal.h"
 #include "../ranks/rendezvous.h"
 
 /* ---- Samples, side by side */

@@ -8,8 +8,6 @@
 #include "../base/files.h"
 #include "../base/json.h"
 #include "../base/os.h"
-#include "../base/terminal.h"
-#include "../report/report.h"
 
 static int is_lambada(const Task *task) { return !strcmp(task->name, "lambada"); }
 static const char *plural(int count) { return count == 1 ? "" : "s"; }
@@ -217,7 +215,7 @@ static void score_batch(const Task *task, GPT *model, TaskRow *const *rows, int 
 
 void task_score(Task *task, GPT *m, int B) {
     TaskRow **order = host_alloc((size_t)task->rows * sizeof *order, "the order of the items");
-    Report report = {0};
+    const double start_s = seconds_now();
     for (int i = 0; i < task->rows; i++) order[i] = &task->row[i];
     qsort(order, (size_t)task->rows, sizeof *order, compare_rows);
     for (int at = 0, count; at < task->rows; at += count) {
@@ -227,10 +225,9 @@ void task_score(Task *task, GPT *m, int B) {
         /* some attentions need more scratch for many short rows than for a few long ones with as many tokens */
         while (count > 1 && gpt_act_plan(&m->config, m->attention_name, count, T, m->purpose).bytes > m->act_bytes)
             count--;
-        report_progress(&report, at, task->rows);
+        print_progress("evaluating", (double)at / task->rows, start_s);
         score_batch(task, m, order + at, count, T);
     }
-    report_progress(&report, task->rows, task->rows);
     free(order);
 }
 

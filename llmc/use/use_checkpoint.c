@@ -4,7 +4,6 @@
 #include <string.h>
 #include "../../kernels/check.h"
 #include "../base/os.h"
-#include "../base/terminal.h"
 #include "../checkpoint/resume.h"
 #include "../model/model_config.h"
 #include "../train/evaluate.h"
@@ -21,7 +20,7 @@ static void print_loss(GPT *model, Tokenizer tokenizer, const Settings *s, const
             are_bytes ? "; want --tokenizer DIR" : "");
     tokens_check(corpus->val, model->config.V);
     const double start = seconds_now();
-    const Evaluation e = evaluate(model, corpus->val, tokenizer, max_tokens, (int)s->batch, &(Report){0});
+    const Evaluation e = evaluate(model, corpus->val, tokenizer, max_tokens, (int)s->batch);
     REQUIRE(isfinite(e.loss), "%s: the loss is %g: the weights are finite, but the activations overflow", s->eval,
             e.loss);
     const double floor = e.first ? NAN : corpus->val_floor;

@@ -194,7 +194,8 @@ else
     # ---- Two runs in one directory without locks: neither removes what the other writes
     run="$small --steps 60 --save-every 1 --val-every 0"
     for name in one two; do
-        FAULT_NO_LOCKS=1 LD_PRELOAD="$faults" "$gpt" $run --out "$dir/shared" --resume > "$dir/$name.out" 2> "$dir/$name.err" &
+        FAULT_NO_LOCKS=1 LD_PRELOAD="$faults" "$gpt" $run --out "$dir/shared" --resume > "$dir/$name.out" \
+            2> "$dir/$name.err" &
     done
     wait
     for step in "$dir"/shared/step-????????; do

@@ -1,92 +1,8 @@
-/* test_report.c - What a run prints, on a terminal and elsewhere. */
+/* test_report.c - What a run prints. */
 #include "report_run.h"
 #include <stdio_ext.h>
-#include <sys/ioctl.h>
+#include <pty.h>
 #include "../../llmc/base/os.h"
-#include "../../llmc/base/terminal.h"
-
-static void leave(void) { _exit(1); }
-
-/* What a terminal of so many columns gets to see of f, with its line feeds as they come. */
-static const char *seen(int columns, void (*f)(void *), void *argument) {
-    static char text[1 << 16];
-    size_t length = 0;
-    int status, master = posix_openpt(O_RDWR | O_NOCTTY);
-    text[0] = 0;
-    if (master < 0 || grantpt(master) || unlockpt(master)) return "";
-    int terminal = open(ptsname(master), O_RDWR | O_NOCTTY);
-    if (terminal < 0) return "";
-    ioctl(terminal, TIOCSWINSZ, &(struct winsize){ .ws_row = 24, .ws_col = (unsigned short)columns });
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        atexit(leave);       /* a failure here must not close the parent's scratch folder */
-        dup2(terminal, 1);
-        dup2(terminal, 2);
-        f(argument);
-        fflush(stdout);
-        _exit(0);
-    }
-    close(terminal);
-    for (ssize_t n; length < sizeof text - 1 && (n = read(master, text + length, sizeof text - 1 - length)) > 0; )
-        length += (size_t)n;
-    text[length] = 0;
-    close(master);
-    waitpid(child, &status, 0);
-    return text;
-}
-
-static void terminal_step(Report *report, StepReport *s) {
-    *s = (StepReport){ .step = s->step, .loss = 9.25, .norm = 1, .learning_rate = 6e-4, .ms = 12.34,
-                       .tokens_per_second = 50 };
-    if (s->step == 1) s->loss = 10.5, s->norm = 123.4, s->ms = 1234, s->tokens_per_second = 123456;
-    if (s->step == 2) report->printed_at_s -= 0.06;       /* lines in place come no more than 20 times a second */
-    if (s->step != 3) return;                /* too soon, as 4, which is shown at the end */
-    print_line(stdout, "saved %d", 1);
-    report_validation(report, &(ValidationReport){ 3, 2.5, NAN, 1, 1000 });
-}
-
-static void fail_at_step_4(Report *report, StepReport *s) {
-    terminal_step(report, s);
-    if (s->step == 4) fail("stopped");
-}
-
-static void a_terminal_has_its_line_in_place(void) {
-    Run run = { NULL, -1, 1, 4, terminal_step };
-    steps_in_all = 3000;
-    device.peak_flops[F32] = 123456 * gpt_flops_per_token(&config) / 0.412;
-    const char *text = seen(200, run_steps, &run);
-    if (!*text) { test_skip_reason = "there are no pseudo terminals"; return; }
-    static const char *const lines[] = {
-        "step    1/3000  loss 10.5000  norm 123.40  123456 tok/s  mfu 41.2%  1234.0 ms  lr 6.0e-04",
-        "step    2/3000  loss 9.2500  norm 1.00     50 tok/s  mfu 0.0%  37s left  12.3 ms  lr 6.0e-04",
-        "step    4/3000  loss 9.2500  norm 1.00     50 tok/s  mfu 0.0%  37s left  12.3 ms  lr 6.0e-04" };
-    char want[1024];
-    snprintf(want, sizeof want, "\r\r%s\r%*s\r%s\r\nsaved 1\r\n"
-             "step 3: val loss 2.5000 nats per byte (3.6067 bits), on the first 1000 tokens\r\n\r\r%s\r\n", lines[0],
-             (int)strlen(lines[0]), "", lines[1], lines[2]);
-    EXPECT(!strcmp(text, want), "got:\n%s", text);
-
-    static const struct { int columns; const char *want; } narrow[] = {
-        { 80, "\rstep    2/3000  loss 9.2500  norm 1.00     50 tok/s  mfu 0.0%  37s left\r\n" },
-        { 40, "\rstep    2/3000  loss 9.2500  norm 1.00 \r\n" },
-        { 20, "\rstep    2/3000\r\n" },
-        { 2, "\rs\r\n" },
-    };
-    for (int i = 0; i < COUNT(narrow); i++) {
-        text = seen(narrow[i].columns, run_steps, &run);
-        EXPECT(strstr(text, narrow[i].want), "%d columns: %s", narrow[i].columns, text);
-        int column = 0;
-        for (const char *c = text; *c && strncmp(c, "saved", 5); c++) {
-            column = *c == '\r' || *c == '\n' ? 0 : column + 1;
-            EXPECT(column < narrow[i].columns, "%d columns: %s", narrow[i].columns, text);
-        }
-    }
-    run.each = fail_at_step_4;
-    text = seen(200, run_steps, &run);
-    EXPECT(strstr(text, "(3.6067 bits), on the first 1000 tokens\r\ntrain_gpt: stopped\r\n"), "%s", text);
-    device.peak_flops[F32] = 0;
-}
 
 /* The last of the steps, step 9 or 100, is 6.1 s after the one before. */
 static void space_steps(Report *report, StepReport *step) {
@@ -94,36 +10,29 @@ static void space_steps(Report *report, StepReport *step) {
     report->printed_at_s -= step->step == 9 || step->step == 100 ? 6.1 : 0.01;
 }
 
-/* The steps of the lines that stay, as "1 6". */
+/* The steps of the lines, as "1 6". */
 static const char *steps_seen(const char *text) {
     char *steps = "";
-    for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
-        const char *shown = line;           /* what was written last in place */
-        for (const char *c = line; c < end; c++) if (*c == '\r' && c[1] == 's') shown = c + 1;
-        steps = STRING("%s%s%d", steps, *steps ? " " : "", atoi(shown + strcspn(shown, "0123456789\n")));
-    }
+    for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
+        steps = STRING("%s%s%d", steps, *steps ? " " : "", atoi(line + strcspn(line, "0123456789\n")));
     return steps;
 }
 
 static void lines_are_as_frequent_as_asked(void) {
     steps_in_all = 100;
-    static const struct { int every; int64_t first, last; const char *elsewhere, *terminal; } cases[] = {
-        { 0, 1,  9,   "1 9",           "9" },           /* 6 s after the one before */
-        { 0, 98, 100, "98 100",        "100" },
-        { 4, 1,  9,   "1 4 8 9",       "4 8 9" },       /* the last one at the end */
-        { 4, 3,  4,   "3 4",           "4" },
-        { 1, 97, 100, "97 98 99 100",  "97 98 99 100" },
-        { 7, 97, 100, "97 98 100",     "98 100" },
+    static const struct { int every; int64_t first, last; const char *want; } cases[] = {
+        { 0, 1,  9,   "1 9" },              /* 6 s after the one before */
+        { 0, 98, 100, "98 100" },
+        { 4, 1,  9,   "1 4 8 9" },          /* the last one at the end */
+        { 4, 3,  4,   "3 4" },
+        { 1, 97, 100, "97 98 99 100" },
+        { 7, 97, 100, "97 98 100" },
     };
     for (int i = 0; i < COUNT(cases); i++) {
         Run run = { NULL, -1, cases[i].first, cases[i].last, space_steps };
         log_every = cases[i].every;
         const char *text = printed(run_steps, &run);
-        EXPECT(!strcmp(steps_seen(text), cases[i].elsewhere) && !strchr(text, '\r'), "case %d: %s of\n%s", i,
-               steps_seen(text), text);
-        text = seen(200, run_steps, &run);
-        if (*text)
-            EXPECT(!strcmp(steps_seen(text), cases[i].terminal), "case %d: %s of\n%s", i, steps_seen(text), text);
+        EXPECT(!strcmp(steps_seen(text), cases[i].want), "case %d: %s of\n%s", i, steps_seen(text), text);
     }
     log_every = 0;
 }
@@ -162,42 +71,23 @@ static void the_time_left_follows_the_speed(void) {
     }
 }
 
-/* later: seconds, a double. */
-static void progress_run(void *later) {
-    Report report;
-    steps_in_all = 2;
-    open_run(&report, &(Run){ NULL, -1, 1, 1, NULL });
-    report_step(&report, &(StepReport){ .step = 1, .loss = 1, .ms = 10 });
-    report_progress(&report, 0, 8);
-    report.progress_start_s -= *(double *)later;
-    report.progress_at_s -= *(double *)later;
-    report_progress(&report, 2, 8);
-    report_progress(&report, 4, 8);      /* too soon after the last */
-    report_progress(&report, 8, 8);
-    print_line(stdout, "val loss");
-    report_close(&report, "done");
-}
+static void quarter_done(void *start_s) { print_progress("evaluating", 0.25, *(double *)start_s); }
 
-static void progress_into_a_file(void *later) {
-    const int terminal = redirect(STDOUT_FILENO, "/dev/null");
-    progress_run(later);
-    restore(STDOUT_FILENO, terminal);
-}
-
-static void progress_is_seen_while_it_lasts(void) {
-    double none = 0, second = 1.01, seconds = 6.01, minute = 60.1;
-    const char *text = printed_on(STDERR_FILENO, progress_into_a_file, &minute);
-    EXPECT(!strcmp(text, "evaluating 25% done, 3m00s left\n"), "not on a terminal: got:\n%s", text);
-    EXPECT(!strchr(printed_on(STDERR_FILENO, progress_into_a_file, &seconds), '%'), "not on a terminal, too soon");
-    EXPECT(!strchr(printed(progress_run, &minute), '%'), "not on stdout");
-    text = seen(20, progress_run, &second);
-    if (!*text) { test_skip_reason = "there are no pseudo terminals"; return; }
-    EXPECT(!strcmp(text, "\r\rstep 1/2\r        \revaluating 25% done\r                   "
-                   "\rval loss\r\n"), "got:\n%s", text);
-    text = seen(80, progress_run, &second);
-    EXPECT(strstr(text, "\revaluating 25% done, 3s left\r"), "got:\n%s", text);
-    text = seen(20, progress_run, &none);
-    EXPECT(!strcmp(text, "\r\rstep 1/2\r        \rval loss\r\n"), "got:\n%s", text);
+static void progress_is_for_terminals(void) {
+    double now = seconds_now(), before = now - 60;
+    char terminal[64], text[100] = "";
+    int master, slave;
+    EXPECT(!*printed_on(STDERR_FILENO, quarter_done, &before), "in a file");
+    if (openpty(&master, &slave, terminal, NULL, NULL)) { test_skip_reason = "there are no pseudo terminals"; return; }
+    const int errors = redirect(STDERR_FILENO, terminal);
+    quarter_done(&now);                                     /* too soon */
+    quarter_done(&before);
+    quarter_done(&before);                                  /* too soon after the last */
+    restore(STDERR_FILENO, errors);
+    EXPECT(read(master, text, sizeof text - 1) > 0, "nothing is shown");
+    EXPECT(!strcmp(text, "evaluating: 25 % done, 3m00s left\r\n"), "%s", text);
+    close(master);
+    close(slave);
 }
 
 /* An abnormal state is shown from the row that knows of it to the next one that knows the state. */
@@ -308,10 +198,9 @@ static void numbers_for_people(void) {
 int main(void) {
     report_scratch_open();
     no_validation = 1;
-    RUN(a_terminal_has_its_line_in_place);
     RUN(lines_are_as_frequent_as_asked);
     RUN(the_time_left_follows_the_speed);
-    RUN(progress_is_seen_while_it_lasts);
+    RUN(progress_is_for_terminals);
     RUN(the_line_shows_abnormal_throttling_only);
     RUN(extreme_numbers_fit);
     RUN(the_banner_has_a_line_each);
