@@ -70,7 +70,7 @@ link        = @echo "  link $@" && $(CC) $(CFLAGS_ALL) -o $@ $^ $(LDLIBS)
 include test/fuzz/fuzz.mk
 
 .PHONY: all train compare test test-kill test-roundtrip test-tasks test-tokenizer lib example bench-attention bench-comm
-.PHONY: bench-ops bench-ring bench-step bench-context bench-scaling bench-tokenizer sanitize reference reference-124M clean help
+.PHONY: bench-ring bench-step bench-context bench-scaling bench-tokenizer sanitize reference reference-124M clean help
 .PHONY: install uninstall
 #:                 build ./train_gpt, ./tokenize and ./curves for this machine
 all: $(BUILD)/train_gpt $(BUILD)/tokenize $(BUILD)/curves
@@ -210,7 +210,7 @@ $(BUILD)/example_attention: $(BUILD)/test/kernels/example_attention.o $(BUILD)/l
 	$(link) $(LIBS)
 
 # Programs of one file, and what they print: kernels/README.md
-$(addprefix $(BUILD)/,bench_attention bench_comm bench_ops bench_ring): $(BUILD)/%: $(BUILD)/test/bench/%.o $(OBJECTS)
+$(addprefix $(BUILD)/,bench_attention bench_comm bench_ring): $(BUILD)/%: $(BUILD)/test/bench/%.o $(OBJECTS)
 	$(link) $(LIBS)
 $(BUILD)/logits: $(BUILD)/test/model/logits.o $(OBJECTS)
 	$(link) $(LIBS)
@@ -218,9 +218,8 @@ $(BUILD)/logits: $(BUILD)/test/model/logits.o $(OBJECTS)
 $(BUILD)/bench_ring: LIBS += $(patsubst %,-Wl$(comma)--wrap=%,comm_exchange attention_merge tensor_convert tensor_add)
 #: bench-attention time every attention (bf16: on a GPU)
 #: bench-comm      bandwidth of the collectives, one process per GPU
-#: bench-ops       time every memory-bound op alone
 #: bench-ring      ring attention, one process per GPU, compared with flash attention of one GPU
-bench-attention bench-comm bench-ops bench-ring: bench-%: $(BUILD)/bench_%
+bench-attention bench-comm bench-ring: bench-%: $(BUILD)/bench_%
 	$< $(BENCH)
 
 DATA_OF = '$(or $(DATA),$(error $@: want DATA='token shards'))'
