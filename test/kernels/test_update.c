@@ -244,6 +244,21 @@ static void rows_are_converted_and_added(void) {
     }
 }
 
+/* The step of bf16 is 2^-7 from 1 to 2. */
+static void roundings_of_the_oracle(void) {
+    static const struct { double x, shift, want; } cases[] = {
+        { 1 + 0x1.1p-8, 0, 1 + 0x1p-7 }, { 1 + 0x1p-8, 0, 1 }, { 1 + 0x1p-8, 0.25, 1 + 0x1.8p-8 }, { 0, 0.25, 0 },
+    };
+    for (int i = 0; i < COUNT(cases); i++)
+        EXPECT(round_bf16_shifted(cases[i].x, cases[i].shift) == cases[i].want &&
+               (cases[i].shift != 0 || round_bf16(cases[i].x) == cases[i].want), "case %d", i);
+    for (int i = 0; i < 10000; i++) {
+        const double x = ldexp(2 + uniform(), uniform_int(-20, 20)), shift = uniform() / 2;
+        const double half = ldexp(1, ilogb(x) - 8), error = fabs(round_bf16_shifted(-x, shift) + x);
+        EXPECT(round_bf16_shifted(x, 0) == round_bf16(x) && error <= (1 + 1e-9) * half, "%g, shift %g", x, shift);
+    }
+}
+
 static void statistics(void) {
     for (int variant = 0; variant < 4; variant++) {
         const int nonfinite = variant % 2, pitch = variant / 2 ? 64 : 59;
@@ -276,6 +291,7 @@ int main(void) {
     RUN(update_keeps_within_limits);
     RUN(norms);
     RUN(rows_are_converted_and_added);
+    RUN(roundings_of_the_oracle);
     RUN_EACH_DTYPE(statistics);
     arena_close();
     return test_close();
