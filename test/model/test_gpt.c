@@ -276,36 +276,6 @@ static void losses_of_some_tokens(const Reference *r, const char *attention) {
     gpt_free(&m);
 }
 
-/* Two micro-batches, the second one smaller, at every level of recomputation: losses and gradients of none. Memory is
-   poisoned first: a value that is read before it is made again is found even if the old one was the same. */
-static void recomputation_changes_no_bit(const Reference *r, const char *attention) {
-    GPT keeps;
-    size_t bytes_before = SIZE_MAX;
-    for (Recompute level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
-        GPT again, *m = level ? &again : &keeps;
-        Reference other = *r;
-        other.config.recompute = level;
-        reference_model(m, &other, attention, TRAIN);
-        Tensor acts = tensor_table_flat(&m->acts.table, F32);
-        for (int step = 0; step < 2; step++) {
-            float *poison = new_array(tensor_count(acts), sizeof *poison);
-            memset(poison, 0xff, tensor_bytes(acts));           /* NaN in both types */
-            device_upload(acts.data, poison, tensor_bytes(acts));
-            free(poison);
-            load_corner(m, r, 0, step ? 1 : r->B, step ? r->T - 1 : r->T);
-            train_pass(m, 1.0f / (float)r->target_count, step ? ACCUMULATE : OVERWRITE);
-        }
-        EXPECT(m->act_bytes < bytes_before, "%s: level %d takes %zu bytes, the level before %zu", attention, level,
-               m->act_bytes, bytes_before);
-        bytes_before = m->act_bytes;
-        if (!level) continue;
-        EXPECT(same_losses(&keeps, &again), "%s: losses of level %d", attention, level);
-        EXPECT(same_params(&keeps.grads, &again.grads), "%s: gradients of level %d", attention, level);
-        gpt_free(&again);
-    }
-    gpt_free(&keeps);
-}
-
 /* ---- Dropout */
 
 /* The sum of the losses of a batch in double; p: the parameters in the order of their table. */
@@ -435,95 +405,93 @@ static void reference_124M(void) {
     else test_skip_reason = "there is no " WHOLE ": make reference-124M writes it";
 }
 
-/* ---- Without a reference */
+/* ---- Recomputation, overlap and FP8 */
 
 static int keep_order;
 void __real_device_overlap_begin(void);
 void __wrap_device_overlap_begin(void);
 void __wrap_device_overlap_begin(void) { if (!keep_order) __real_device_overlap_begin(); }
 
-/* On a GPU, in parts that take microseconds beside a stream that is as fast: a result that is read too early, or an
-   operand that is written too early, is another one. Two micro-steps, several times; memory is that of the plan. */
-static void overlap_changes_no_bit(void) {
+/* So that a value that is read before it is made is found even if the old one was the same. */
+static void poison_activations(const GPT *m) {
+    void *poison = malloc(m->act_bytes);
+    memset(poison, 0xff, m->act_bytes);             /* NaN in every type */
+    device_upload(m->acts.table.memory, poison, m->act_bytes);
+    free(poison);
+}
+
+/* The file lends its data type and rate of dropout. Two micro-batches, the second one smaller, at every level of
+   recomputation, with overlap and without, with weights kept from the first: losses and gradients of none of these. On
+   a GPU, in parts that take microseconds beside a stream that is as fast, and several times: a result that is read too
+   early, or an operand that is written too early, is another one. */
+static void recomputation_and_overlap_change_no_bit(const Reference *r, const char *attention) {
+    enum { VARIANTS = 4 };      /* of a level */
     const int is_small = !strcmp(backend_name, "cpu"), B = is_small ? 2 : 8, T = is_small ? 8 : 256;
-    const int C = is_small ? 16 : 256, times = is_small ? 1 : 4;
+    const int C = is_small ? 16 : 256;
     int32_t *tokens = new_array(B * T, sizeof *tokens), *targets = new_array(B * T, sizeof *targets);
     random_batch(tokens, B * T, 2, 70);
     random_batch(targets, B * T, 3, 70);
-    for (int i = 0; i < 2 * (RECOMPUTE_BLOCK + 1) * 2; i++) {
-        GPTConfig config = { .L = 3, .NH = C / 8, .C = C, .T = T, .V = 70, .deterministic = 1, .dtype = dtypes[i % 2],
-                             .recompute = (Recompute)(i / 2 % (RECOMPUTE_BLOCK + 1)) };
-        if (i >= 2 * (RECOMPUTE_BLOCK + 1)) config.dropout = 0.1f;
-        config.untied = i % 4 == 3;
-        if (device_refuse_dtype(config.dtype)) continue;
-        GPT m[2];
-        for (int k = 0; k < 2; k++) {
-            gpt_create(&m[k], config, "auto", B, T, TRAIN);
-            gpt_init(&m[k], 1);
-        }
-        for (int time = 0; time < times; time++) {
-            for (int k = 0; k < 2; k++) {
-                keep_order = !k;
-                for (int step = 0; step < 2; step++) {
-                    load(&m[k], tokens, targets, (uint64_t)step);
-                    train_pass(&m[k], 1, step ? ACCUMULATE : OVERWRITE);
-                }
+    GPT first;
+    size_t bytes_before = SIZE_MAX;
+    for (int i = 0; i < VARIANTS * (RECOMPUTE_BLOCK + 1); i++) {
+        GPT other, *m = i ? &other : &first;
+        GPTConfig config = { .L = 3, .NH = C / 8, .C = C, .T = T, .V = 70, .deterministic = 1, .dropout_seed = 5,
+                             .dtype = r->config.dtype, .matmul_dtype = r->config.matmul_dtype,
+                             .dropout = r->config.dropout, .untied = r->config.dropout > 0,
+                             .recompute = (Recompute)(i / VARIANTS) };
+        gpt_create(m, config, attention, B, T, TRAIN);
+        fill_normally(m, 5, 0.3, 0);
+        EXPECT(i % VARIANTS || m->act_bytes < bytes_before, "%s: level %d takes %zu bytes, the level before %zu",
+               attention, config.recompute, m->act_bytes, bytes_before);
+        bytes_before = m->act_bytes;
+        keep_order = i % 2 == 0;
+        for (int time = 0; time < (is_small || keep_order ? 1 : 4); time++) {
+            poison_activations(m);
+            for (int step = 0; step < 2; step++) {
+                gpt_set_batch(m, B - step, T - (r->config.matmul_dtype == E4M3 ? 0 : step));    /* there rows x 16 */
+                load(m, tokens, targets, step);
+                m->weights_kept = step && i % VARIANTS >= 2;
+                train_pass(m, 1, step ? ACCUMULATE : OVERWRITE);
             }
-            keep_order = 0;
-            expect_equal_rows(&m[0].grads, &m[1].grads, "gradients");
+            EXPECT(isfinite(sum_of_losses(m)) && same_losses(&first, m), "%s: losses of level %d, variant %d",
+                   attention, config.recompute, i);
+            expect_equal_rows(&first.grads, &m->grads, attention);
         }
-        gpt_free(&m[0]);
-        gpt_free(&m[1]);
+        keep_order = 0;
+        if (i) gpt_free(m);
     }
+    gpt_free(&first);
     free(tokens);
     free(targets);
 }
 
-/* ---- FP8 */
-
 /* The gradients of random weights, with the largest of a tensor's differences from those of bf16, as |a - b| / |b|. An
    element in E4M3 is off by 2.6 % of itself (rms), so a product of two by 3.7 %, and 12 L products follow each other:
-   0.037 sqrt(12 L). The same bits at every level of recomputation, with and without overlap, in poisoned memory, and
-   with weights that are kept from the micro-step before. */
+   0.037 sqrt(12 L). */
 static void fp8_products(void) {
-    enum { B = 3, T = 80, LAYERS = 2, LEVELS = RECOMPUTE_BLOCK + 1 };
+    enum { B = 3, T = 80, LAYERS = 2 };
     if (device_refuse_dtype(E4M3)) {
         test_skip_reason = device_refuse_dtype(E4M3);
         return;
     }
+    recomputation_and_overlap_change_no_bit(&(Reference){ .config = { .dtype = BF16, .matmul_dtype = E4M3 } }, "auto");
     int32_t *tokens = new_array(B * T, sizeof *tokens), *targets = new_array(B * T, sizeof *targets);
     random_batch(tokens, B * T, 2, 70);
     random_batch(targets, B * T, 3, 70);
-    GPT plain, first;
-    for (int i = -1; i < 2 * LEVELS * 2; i++) {         /* -1: bf16 */
-        GPT other, *m = i < 0 ? &plain : i ? &other : &first;
-        GPTConfig config = { .L = LAYERS, .NH = 6, .C = 144, .T = T, .V = 70, .deterministic = 1, .dtype = BF16,
-                             .matmul_dtype = i < 0 ? BF16 : E4M3,
-                             .recompute = (Recompute)(i < 0 ? 0 : i / 2 % LEVELS) };
-        gpt_create(m, config, "auto", B, T, TRAIN);
-        gpt_init(m, 5);
-        fill_normally(m, 5, 0.05, 1);
-        const size_t bytes = m->act_bytes;
-        void *poison = malloc(bytes);
-        memset(poison, 0xff, bytes);
-        device_upload(m->acts.table.memory, poison, bytes);
-        free(poison);
-        keep_order = i % 2;
-        for (int step = 0; step < 2; step++) {
-            load(m, tokens, targets, 0);
-            m->weights_kept = step && i >= 2 * LEVELS;
-            train_pass(m, 1, step ? ACCUMULATE : OVERWRITE);
-        }
-        keep_order = 0;
-        if (i <= 0) continue;
-        expect_equal_rows(&first.grads, &m->grads, "gradients");
-        gpt_free(m);
+    GPT plain, fp8, *const models[] = { &plain, &fp8 };
+    for (int i = 0; i < 2; i++) {
+        gpt_create(models[i], (GPTConfig){ .L = LAYERS, .NH = 6, .C = 144, .T = T, .V = 70, .deterministic = 1,
+                                           .dtype = BF16, .matmul_dtype = i ? E4M3 : BF16 }, "auto", B, T, TRAIN);
+        gpt_init(models[i], 5);
+        fill_normally(models[i], 5, 0.05, 1);
+        load(models[i], tokens, targets, 0);
+        train_pass(models[i], 1, OVERWRITE);
     }
     double worst = 0;
     for (int i = 0; i < plain.grads.table.count; i++) {
         const TensorEntry *row = &plain.grads.table.entry[i];
         const int64_t count = tensor_count(*row->field);
-        float *want = download(*row->field), *got = download(*first.grads.table.entry[i].field);
+        float *want = download(*row->field), *got = download(*fp8.grads.table.entry[i].field);
         double difference = 0, size = 0;
         for (int64_t k = 0; k < count; k++) {
             difference += ((double)got[k] - want[k]) * ((double)got[k] - want[k]);
@@ -537,17 +505,17 @@ static void fp8_products(void) {
     }
     printf("  gradients in fp8 differ by up to %.3g\n", worst);
     EXPECT(worst > 0.01, "%g: the products are not in fp8", worst);
-    gpt_load(&first, tokens, targets);
-    gpt_load(&plain, tokens, targets);
-    evaluate_pass(&first);
-    evaluate_pass(&plain);
-    EXPECT(same_losses(&first, &plain), "an evaluation is in bf16");
+    for (int i = 0; i < 2; i++) {
+        gpt_load(models[i], tokens, targets);
+        evaluate_pass(models[i]);
+    }
+    EXPECT(same_losses(&fp8, &plain), "an evaluation is in bf16");
     const float nan = NAN;
-    device_upload((char *)first.params.block[1].fcw.data + 2, (const char *)&nan + 2, 2);
-    load(&first, tokens, targets, 0);
-    train_pass(&first, 1, OVERWRITE);
-    EXPECT(isnan(sum_of_losses(&first)), "a weight is NaN, the loss is not");
-    gpt_free(&first);
+    device_upload((char *)fp8.params.block[1].fcw.data + 2, (const char *)&nan + 2, 2);
+    load(&fp8, tokens, targets, 0);
+    train_pass(&fp8, 1, OVERWRITE);
+    EXPECT(isnan(sum_of_losses(&fp8)), "a weight is NaN, the loss is not");
+    gpt_free(&fp8);
     gpt_free(&plain);
     free(tokens);
     free(targets);
@@ -563,8 +531,7 @@ int main(void) {
     RUN_REFERENCE(AWKWARD, WITH | WITHOUT, accumulation_equals_one_batch);
     RUN_REFERENCE(AWKWARD, WITH | WITHOUT, reported_gradients_are_final);
     RUN_REFERENCE(AWKWARD, WITH | WITHOUT, smaller_batch_equals_smaller_model);
-    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, recomputation_changes_no_bit);
-    RUN(overlap_changes_no_bit);
+    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, recomputation_and_overlap_change_no_bit);
     RUN(fp8_products);
     RUN_REFERENCE(AWKWARD, WITHOUT, evaluation_equals_training);
     RUN_REFERENCE(AWKWARD, WITHOUT, losses_of_some_tokens);
