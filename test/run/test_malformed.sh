@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_malformed.sh - Over 1,000 malformed inputs for the program: options, token shards, checkpoints, texts, places for
 # results. Each must end with exit code 1, one line on stderr, and every file as it was. What a reader refuses, and in
-# which words: test_options, test_files, test_data, test_checkpoint, test_import, test_fuzz. $MALFORMED_STRIDE=4 runs
+# which words: test_settings, test_files, test_data, test_checkpoint, test_import, test_fuzz. $MALFORMED_STRIDE=4 runs
 # every fourth case, from one that varies with the time, for a build that starts slowly.
 . "$(dirname "$0")/../shell.sh"
 stride=${MALFORMED_STRIDE:-1} phase=$((turn % stride)) cases=0 ran=0
@@ -64,7 +64,7 @@ expect "resume" "$gpt" --out broken --resume --threads 1
 rm -r new
 close_test "sound inputs are accepted"
 
-# ---- Options: each of --help; test_options has more values, and names that there are not
+# ---- Options: each of --help; test_settings has more values, and names that there are not
 
 lengthy=$(head -c 100000 /dev/zero | tr '\000' A)
 "$gpt" --help | sed -nE 's/^  --([a-z0-9-]+)  .*/\1 flag/p; s/^  --([a-z0-9-]+) ([^ ]+).*/\1 \2/p' > "$dir/options"

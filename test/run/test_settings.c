@@ -1,4 +1,5 @@
-/* test_settings.c - The options of train_gpt: names of other programs, --config, settings written and read. */
+/* test_settings.c - The options of train_gpt: command lines good and bad, names of other programs, --config, settings
+   written and read, --help. */
 #include "../scratch.h"
 #include "../../llmc/model/model_config.h"
 #include "../../llmc/options/settings.h"
@@ -11,21 +12,128 @@ static Settings s;
 static Option   table[SETTINGS_ROWS];
 static char    *config;         /* the path of a file */
 
-typedef struct { const char *want, *text; const char *word[6]; } Case;
+typedef struct { const char *want, *text; const char *word[9]; } Case;
 
 /* text: of the file, if any; word: after --config FILE on the command line. */
 static void parse(void *argument) {
     const Case *c = argument;
-    char *argv[10] = { "train_gpt" };
+    char *argv[13] = { "train_gpt" };
     int argc = 1;
     if (c->text) {
         put_text(config, c->text);
         argv[argc++] = "--config";
         argv[argc++] = config;
     }
-    for (int i = 0; i < 6 && c->word[i]; i++) argv[argc++] = (char *)c->word[i];
+    for (int i = 0; i < COUNT(c->word) && c->word[i]; i++) argv[argc++] = (char *)c->word[i];
     settings_parse(&s, table, argc, argv);
     settings_check(&s);
+}
+
+/* ---- The command line */
+
+static void good_command_lines(void) {
+    parse(&(Case){0});
+    EXPECT(s.batch == 16 && s.lr == 1e-3 && !strcmp(s.schedule, "cosine") && !s.data && !*s.prompt && !s.deterministic,
+           "the defaults");
+    EXPECT(!options_find(table, "batch")->given, "a default is not given");
+    EXPECT(!options_find(table, "batc") && !options_find(table, "Training"), "no such options");
+    parse(&(Case){ .word = { "--batch", "65536", "--lr=2e-3", "--deterministic", "--data", "-" } });
+    EXPECT(s.batch == 65536 && s.lr == 2e-3 && s.deterministic && !strcmp(s.data, "-"), "%g", s.lr);
+    EXPECT(options_find(table, "batch")->given && !options_find(table, "seed")->given, "given");
+    parse(&(Case){ .word = { "input.txt", "--weight_decay", "1k", "--out", "a_b" } });
+    EXPECT(!strcmp(s.data, "input.txt") && s.weight_decay == 1000 && !strcmp(s.out, "a_b"), "%s, %s", s.data, s.out);
+    EXPECT(s.batch == 16 && !s.deterministic, "what was set before is back at its default");
+    parse(&(Case){ .word = { "--batch", "3", "--deterministic", "--batch=4", "--deterministic", "no", "a.bin",
+                             "--data=b.bin" } });
+    EXPECT(s.batch == 4 && !s.deterministic && !strcmp(s.data, "b.bin"), "the later value counts: %s", s.data);
+    parse(&(Case){ .word = { "--zero", "1", "--attention_dropout=", "--batch=2" } });
+    EXPECT(s.batch == 2 && !options_find_gone(table, "zero", "1"), "an option that is gone, where it did nothing");
+    EXPECT(options_find_gone(table, "zero", "0") && !options_find_gone(table, "bs", "1"), "where it did something");
+    parse(&(Case){ .word = { "--stop", "", "-h", "=" } });
+    EXPECT(s.help && !*s.stop && !strcmp(s.data, "="), "help %d", s.help);
+    parse(&(Case){ .word = { "--prompt=--x=y", "--seed", "9000000000000000", "--clip=-0", "--steps=007" } });
+    EXPECT(!strcmp(s.prompt, "--x=y") && s.seed == 9000000000000000 && s.steps == 7, "prompt %s", s.prompt);
+    EXPECT(s.clip == 0 && !signbit(s.clip), "negative zero becomes zero");
+    parse(&(Case){ .word = { "--prompt", "\xc3\xa9\xf0\x9f\x99\x82", "--data", " a\nb\x01", "--schedule", "wsd" } });
+    EXPECT(!strcmp(s.prompt, "\xc3\xa9\xf0\x9f\x99\x82") && !strcmp(s.data, " a\nb\x01") &&
+           !strcmp(s.schedule, "wsd"), "texts are taken as they are");
+    char *text = command_line(5, (char *[]){ "./train_gpt", "--prompt=it's", "a b", "", "a\n\033[m" });
+    EXPECT(!strcmp(text, "./train_gpt '--prompt=it'\\''s' 'a b' '' 'a??[m'"), "%s", text);
+    free(text);
+}
+
+/* As they are typed: what a number with a unit or an exponent is worth. */
+static void numbers_with_units(void) {
+    static const struct { const char *text; double want; } numbers[] = {
+        { "1e3", 1000 }, { "1k", 1000 }, { "1K", 1000 }, { "1.5k", 1500 }, { "1.005k", 1005 }, { "4.35k", 4350 },
+        { "0.001k", 1 }, { "1M", 1e6 }, { "2.3M", 2300000 }, { "1.048576M", 1 << 20 }, { "1Ki", 1024 },
+        { "1.5Ki", 1536 }, { "1Mi", 1 << 20 }, { "0.5Gi", 1 << 29 }, { "+3", 3 }, { "3.0", 3 }, { "2.5e1", 25 },
+        { "100e-2", 1 }, { "1G", 1e9 }, { "1000000e9", 1e15 },
+    };
+    for (int i = 0; i < COUNT(numbers); i++) {
+        const char *text = numbers[i].text;
+        const int is_large = numbers[i].want > 1e9;
+        parse(&(Case){ .word = { "--val-tokens", text, is_large ? NULL : "--clip", text } });
+        EXPECT((double)s.val_tokens == numbers[i].want && (is_large || s.clip == numbers[i].want), "%s: %lld and %.17g",
+               text, (long long)s.val_tokens, s.clip);
+    }
+}
+
+#define LONG_WORD "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+
+/* Values that an option does not take; a control character is shown as a question mark. */
+static const struct { const char *name, *want; const char *values[24]; } bad_values[] = {
+    { "num-samples", "an integer, 1 .. 65536", {
+        "0", "65537", "-1", "-0", "1.5", "1.5555k", "1M", "1e-3", "1kb", "1m", "1ki", "k", "1e3k", "1ek",
+        "1.0000000000000000001", "nan", "x", "3x", "0x10", " 3", "3 ", "-", "16 k" } },
+    { "num-samples", "an integer, 1 .. 65536", { "3\n", "=3", "99999999999999999999" } },
+    { "batch", "an integer, 1 .. 1048576, or auto", { "0", "aut" } },
+    { "seed", "an integer, 0 .. 9e15", { "-1", "9223372036854775808" } },
+    { "lr", "a number, 0 .. 1e6", { "-1", "1000000.1", "fast", "1e-4x", "1,5", "1e", ".", "nan", "-nan(0)" } },
+    { "clip", "a number, 0 .. 1e9", {
+        "inf", "-Infinity", "1e999", "-1e999", "1e-999", "0x1p3", "2G", "1e308Gi", " 1", "-1e-9" } },
+    { "temperature", "a number", { "1 " } },
+    { "schedule", "cosine|linear|wsd|constant", { "cosin", "cosine2", "Cosine", "cosine|linear", "|" } },
+    { "deterministic", "yes|no", { "true", "1" } },
+};
+
+static Case bad_words[] = {
+    { .want = "'b.bin': unexpected; options begin with --, a flag takes no value; a value of several words needs "
+      "quotes, and so does a pattern that the shell must not expand, 'dir/*.bin' (--help",
+      .word = { "a.bin", "b.bin" } },
+    { .want = "'b.bin': unexpected; options begin with --", .word = { "--data", "a.bin", "b.bin", "c.bin" } },
+    { .want = "'a time': unexpected; options begin with --", .word = { "--prompt", "once", "upon", "a time" } },
+    { .want = "--data: want a value, got ''", .word = { "" } },
+    { .want = "--deterministic true: want yes|no, or the flag alone", .word = { "--deterministic", "true" } },
+    /* missing and empty values */
+    { .want = "--prompt: want a value, got nothing", .word = { "book.txt", "--prompt" } },
+    { .want = "--out: want a value, got nothing (one that begins with dashes: --out=VALUE)",
+      .word = { "--out", "--resume" } },
+    { .want = "--prompt: want a value, got nothing", .word = { "--prompt", "--" } },
+    { .want = "--batch: want a value, got ''", .word = { "--batch", "" } },
+    { .want = "--out: want a value, got ''", .word = { "--out=" } },
+    { .want = "--deterministic: want a value, got ''", .word = { "--deterministic=" } },
+    /* what is not UTF-8 */
+    { .want = "word 1 of the command line: byte 0xe9 after '--out=caf' is not UTF-8", .word = { "--out=caf\xe9" } },
+    { .want = "word 2 of the command line: byte 0xe9 after 'caf\xc3\xa9/' is",
+      .word = { "--out", "caf\xc3\xa9/\xe9t\xe9" } },
+    { .want = "byte 0xff after '--' is", .word = { "--\xff\xfe\x01" } },
+    { .want = "byte 0xed after 'x' is", .word = { "--prompt", "x\xed\xa0\x80" } },
+    /* twice */
+    { .want = "--batch x: want an integer", .word = { "--batch", "x", "--batch", "3" } },
+    { .want = "--batch: want a value", .word = { "--batch=3", "--batch" } },
+};
+
+static void bad_command_lines(void) {
+    for (int i = 0; i < COUNT(bad_words); i++) expect_fails(bad_words[i].want, parse, &bad_words[i]);
+    for (int i = 0; i < COUNT(bad_values); i++)
+        for (const char *const *value = bad_values[i].values; *value; value++) {
+            const char *name = STRING("--%s", bad_values[i].name), *word = STRING("%s=%s", name, *value);
+            char *want = STRING("%s %s: want %s", name, *value, bad_values[i].want);
+            if (strchr(want, '\n')) *strchr(want, '\n') = '?';
+            expect_fails(want, parse, &(Case){ .word = { word } });
+            if (strcmp(name, "--deterministic")) expect_fails(want, parse, &(Case){ .word = { name, *value } });
+        }
 }
 
 /* ---- Names */
@@ -54,34 +162,56 @@ static void unknown_names(void) {
         { "-i", "use --data" }, { "-x", "use --steps" }, { "-nk", "use --keep" }, { "-pr", "torchrun and srun set it" },
         { "-e", "use --model" }, { "-v", "use --val-every" }, { "-h", "use --eval CHECKPOINT FILE, also" },
         { "--chat", "use --sample CHECKPOINT --interactive" }, { "--rope", "the model is GPT-2's" },
-        { "-pi", "torchrun and srun set it" }, { "-steps", "no such option; did you mean --steps?" },
-        { "--layer=2", "no such option; did you mean --layers?" }, { "--lrr=1", "no such option; did you mean --lr?" },
-        { "--temprature=1", "no such option; did you mean --temperature?" },
-        { "--temper=1", "no such option; did you mean --temperature?" },
-        { "--det", "no such option; did you mean --deterministic?" },
+        { "-pi", "torchrun and srun set it" },
     };
     for (int i = 0; i < COUNT(cases); i++) {
         const char *word = cases[i][0], *want = STRING("%.*s: %s", (int)strcspn(word, "="), word, cases[i][1]);
         Case c = { .word = { word, word[1] == '-' ? NULL : "3" } };
-        if (strstr(want, "no such option")) expect_fails(want, parse, &c);
-        else                                expect_answer(want, &c);
+        expect_answer(want, &c);
     }
     expect_fails("--resume test continues in that directory: want no --out", parse,
                  &(Case){ .word = { "--resume", "test", "--out=x" } });
     expect_fails("--resume=test: write --resume test", parse, &(Case){ .word = { "--resume=test" } });
 }
 
-static void nonsense_gets_no_suggestion(void) {
-    static const char *names[] = {
-        "foo", "frobnicate", "x", "size", "save", "sam", "weights", "loss", "layout", "cheese",
-        "sparse", "moe-experts", "z-loss", "hello-world", "test", "debug", "quick", "loop", "cutmix", "reset",
-        "force", "port", "host", "lora-rank", "quantize", "label-smoothing", "ema", "patience", "streaming", "cache",
-        "no-resume", "LR", "e", "q", "k", "tr" };
-    for (int i = 0; i < COUNT(names); i++) {
-        char *name = STRING("--%s", names[i]);
-        Case c = { .word = { name } };
-        expect_fails(STRING("%s: no such option (--help lists the options)", name), parse, &c);
-    }
+/* A line for each, for each error behind the first of them, and the command. */
+static void all_names_are_answered(void) {
+    parse(&(Case){0});
+    const char *batch = options_find(table, "batch")->help, *layers = options_find(table, "layers")->help;
+    const char *const want = STRING(
+        "train_gpt: bs: use --batch N|auto (%s)\ntrain_gpt: --batch x: want an integer, 1 .. 1048576, or auto\n"
+        "train_gpt: --n_layer: use --layers N (%s)\n"
+        "train_gpt: --zero: this option is gone; several ranks always have ZeRO-1\n"
+        "what has a counterpart here: train_gpt 'a word' --deterministic no --batch 3\n",
+        batch, layers);
+    Case c = { .word = { "bs", "3", "a word", "--batch=x", "another", "--deterministic=no", "--n_layer", "--zero=0" } };
+    char text[4096];
+    int status;
+    text[test_in_child(parse, &c, text, sizeof text, &status)] = 0;
+    EXPECT(!strcmp(text, want), "got %s, want %s", text, want);
+}
+
+static void suggestions(void) {
+    static const char *const misspelled[][2] = {        /* a name that is none, and the one that is meant */
+        { "--temprature", "temperature" }, { "--temper", "temperature" }, { "--lay", "layers" }, { "--lrr", "lr" },
+        { "--bacth", "batch" }, { "--sed", "seed" }, { "-seed", "seed" }, { "--resum", "resume" },
+        { "-steps", "steps" }, { "--resumee", "resume" }, { "--sheduler=wsd", "schedule" }, { "--dta", "data" },
+        { "--seeds", "seed" },
+        { "--promt=x", "prompt" }, { "--top_kk", "top-k" }, { "-- batch", "batch" }, { "---batch", "batch" },
+        { "--batch ", "batch" }, { "--det", "deterministic" },
+    };
+    static const char *const nonsense[] = {
+        "--foo", "--frobnicate", "--x", "--size", "--save", "--sam", "--weights", "--loss", "--layout", "--cheese",
+        "--sparse", "--moe-experts", "--z-loss", "--hello-world", "--test", "--debug", "--quick", "--loop", "--cutmix",
+        "--reset", "--force", "--port", "--host", "--lora-rank", "--quantize", "--label-smoothing", "--ema",
+        "--patience", "--streaming", "--cache", "--no-resume", "--LR", "--e", "--q", "--k", "--tr", "--TEMPERATURE",
+        "--la", "--sde", "-", "--" LONG_WORD, "--" LONG_WORD "=" LONG_WORD, "--\xc3\xa9\x01", "--a\nb\tc", "--",
+        "--=3" };
+    for (int i = 0; i < COUNT(misspelled); i++)
+        expect_fails(STRING("no such option; did you mean --%s?", misspelled[i][1]), parse,
+                     &(Case){ .word = { misspelled[i][0], strchr(misspelled[i][0], '=') ? NULL : "1" } });
+    for (int i = 0; i < COUNT(nonsense); i++)
+        expect_fails("no such option (--help lists the options)", parse, &(Case){ .word = { nonsense[i] } });
 }
 
 /* Every option that an answer names exists, no foreign name is one of ours, none has two answers. */
@@ -113,8 +243,6 @@ static void one_word_is_the_data(void) {
     EXPECT(!strcmp(s.data, "other.txt") && !strcmp(s.eval, "runs/book"), "%s", s.data);
     Case sample = { .word = { "--sample", "runs/book", "Once" } };
     expect_fails("--sample with 'Once': it reads no data; the start of the text is --prompt '", parse, &sample);
-    Case missing = { .word = { "book.txt", "--prompt" } };
-    expect_fails("--prompt: want a value, got nothing", parse, &missing);
     parse(&(Case){ .word = { "help" } });
     EXPECT(s.help && !s.data, "help");
     parse(&(Case){ .word = { "-v" } });
@@ -124,8 +252,6 @@ static void one_word_is_the_data(void) {
     EXPECT(s.steps == 7 && !s.data && s.lr == 1, "a file of options");
     put_text(IN_SCRATCH("text.py"), "def f():\n");
     expect_fails("'def f():': want name = value", parse, &(Case){ .word = { IN_SCRATCH("text.py") } });
-    Case twice = { .word = { "a.bin", "b.bin" } };
-    expect_fails("'b.bin': unexpected; options begin with --", parse, &twice);
     parse(&(Case){ .text = "data = a\n", .word = { "--sample", "runs/book" } });
     EXPECT(s.data && s.sample, "a file may have what --sample does not read");
 }
@@ -340,7 +466,27 @@ static void what_is_written(void) {
     for (int i = 0; i < COUNT(absent); i++) EXPECT(!strstr(text, absent[i]), "%s in\n%s", absent[i], text);
 }
 
-static void help_is_narrow(void) {
+static void values_as_text(void) {
+    static const struct { double value; const char *want; } reals[] = {
+        { 3e-4, "0.0003" }, { 1e-5, "1e-5" }, { 1e6, "1e6" }, { 100, "100" }, { 0.1, "0.1" }, { 0, "0" },
+        { 1e-300, "1e-300" }, { 65536, "65536" }, { 123456789, "123456789" }, { 0.95, "0.95" },
+    };
+    char text[256];
+    parse(&(Case){ .word = { "--data", LONG_WORD LONG_WORD LONG_WORD, "--deterministic", "--batch=auto" } });
+    for (int i = 0; i < COUNT(reals); i++) {
+        s.clip = reals[i].value;
+        const char *shown = option_text(options_find(table, "clip"), text);
+        EXPECT(!strcmp(shown, reals[i].want), "got %s, want %s", shown, reals[i].want);
+    }
+    static const char *const others[][2] = {
+        { "data", LONG_WORD LONG_WORD LONG_WORD }, { "deterministic", "yes" }, { "perturb", "no" }, { "batch", "auto" },
+        { "schedule", "cosine" }, { "out", "" }, { "min-lr", "" },       /* not set */
+    };
+    for (int i = 0; i < COUNT(others); i++)
+        EXPECT(!strcmp(option_text(options_find(table, others[i][0]), text), others[i][1]), "--%s", others[i][0]);
+}
+
+static void help_is_complete_and_narrow(void) {
     char *text = NULL;
     size_t size;
     FILE *file = open_memstream(&text, &size);
@@ -349,19 +495,32 @@ static void help_is_narrow(void) {
     settings_help(file, table);
     fclose(file);
     int lines = 0, options = 0;
-    for (const Option *o = table; o->name || o->help; o++) options += o->name != NULL;
+    for (const Option *o = table; o->name || o->help; o++) {
+        options += o->name != NULL;
+        if (o->name) EXPECT(strstr(text, STRING("\n  --%s ", o->name)), "no --%s in:\n%s", o->name, text);
+        else EXPECT(!strstr(text, o->help) == !!o->aliases, "the group %s, or an answer", o->help);
+    }
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1, lines++)
-        EXPECT(end - line <= 79, "%.*s", (int)(end - line), line);
+        EXPECT(end - line <= 79 && (end == line || end[-1] != ' '), "%.*s", (int)(end - line), line);
     /* what is no option's own line: usage, titles, longer texts */
     EXPECT(lines < options + 92, "%d lines for %d options", lines, options);
+    static const char *const parts[] = {
+        "\n  --warmup N            steps of linear warm-up (default 100)\n", "\n  --out DIR             of",
+        "\n  --schedule cosine|linear|wsd|constant\n                        of --lr; wsd = ",
+        "\n  --deterministic       the same bits in every run, also on a GPU\n" };
+    for (int i = 0; i < COUNT(parts); i++) EXPECT(strstr(text, parts[i]), "no \"%s\" in:\n%s", parts[i], text);
     free(text);
 }
 
 int main(void) {
     scratch_open();
     config = IN_SCRATCH("settings.txt");
+    RUN(good_command_lines);
+    RUN(numbers_with_units);
+    RUN(bad_command_lines);
     RUN(unknown_names);
-    RUN(nonsense_gets_no_suggestion);
+    RUN(all_names_are_answered);
+    RUN(suggestions);
     RUN(answers_name_options);
     RUN(one_word_is_the_data);
     RUN(models);
@@ -370,6 +529,7 @@ int main(void) {
     RUN(bad_files);
     RUN(written_settings_are_read_to_the_bit);
     RUN(what_is_written);
-    RUN(help_is_narrow);
+    RUN(values_as_text);
+    RUN(help_is_complete_and_narrow);
     return test_close();
 }
