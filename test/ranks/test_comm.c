@@ -115,7 +115,8 @@ static void without_nccl_it_says_what_to_install(void) {
 
 static const int64_t counts[] = { 0, 1, 2, 7, 63, 64, 65, 1000, 4099, 300007 };
 
-/* An empty tensor is no work. Twice, with the same bits: every slice of an all-reduce, the local slice of a reduce-scatter. */
+/* Twice, with the same bits: every slice of an all-reduce, the local slice of a reduce-scatter. An empty tensor is no
+   work. */
 static void sum_all(void) {
     for (int i = 0; i < COUNT(counts); i++)
         for (int d = 0; d < 2; d++)
@@ -173,8 +174,8 @@ static void exchange_with_itself(void *unused) {
     comm_exchange(&(CommTransfer){ t, comm_rank, t, (comm_rank + 1) % comm_size }, 1);
 }
 
-/* Two transfers each, to both sides, between all-reduces; waits are late and in another order. Transfers of other sizes,
-   also of nothing: test_ring. */
+/* Two transfers each, to both sides, between all-reduces; waits are late and in another order. Other sizes, also of
+   nothing: test_ring. */
 static void exchanges_in_order(void) {
     enum { N = 40, PART = 1000 };
     const int to = (comm_rank + 1) % comm_size, from = (comm_rank + comm_size - 1) % comm_size;

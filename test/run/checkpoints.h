@@ -87,12 +87,22 @@ static inline char *save_step(const char *out, Trainer *t, int64_t step) {
     return STRING("%s/step-%08d", out, (int)step);
 }
 
-static inline void expect_loads(const char *dir, const Trainer *want, const char *what) {
+/* Loads a checkpoint, which has the bits of this trainer, and returns its state. */
+static inline TrainState expect_checkpoint(const char *dir, const Trainer *want, const char *what) {
     Trainer loaded;
+    uint32_t ones[20 * 16];
     tiny_create(&loaded, 99);
+    memset(ones, 0xff, sizeof ones);       /* in the padding: loading has to clear it */
+    device_upload((char *)loaded.model.params.wte.data + 66 * 64, ones, sizeof ones);
     checkpoint_load_model(dir, &loaded.model);
+    const TrainState state = checkpoint_load_state(dir);
+    checkpoint_load_optimizer(dir, &state, &loaded.model, &loaded.optimizer);
+    EXPECT(same_params(&want->model.params, &loaded.model.params), "%s: gaps or padding", what);
     expect_equal_rows(&want->model.params, &loaded.model.params, what);
+    expect_equal_moments(&want->optimizer, &loaded.optimizer);
+    EXPECT(loaded.optimizer.step == want->optimizer.step, "%s: %lld updates", what, (long long)loaded.optimizer.step);
     tiny_free(&loaded);
+    return state;
 }
 
 /* ---- Copies with a flaw */
