@@ -62,36 +62,25 @@ static void kinds_of_documents(void) {
                                         "|", "one<|endoftext|>two", "|", "<|endoftext|>", NULL };
     static const char *const marks[] = { a_text, "|", "one", "|", "two\n", "|", NULL };
     static const char *const jsonl[] = { "|", "the \"cat\"\n", "|", "ко", NULL };
-    const struct { DocumentKind kind; const char *const *parts; } cases[] = {
-        { DOCUMENT_FILE, file }, { DOCUMENT_LINE, line }, { DOCUMENT_MARK, marks }, { DOCUMENT_JSONL, jsonl },
-    };
+    static const char *const unmarked[] = { "one", "|", "two\n", "|", a_text, "|", a_text, NULL };
     const char *const texts[] = { IN_SCRATCH("a.txt"), IN_SCRATCH("empty.txt"), IN_SCRATCH("b.txt") };
-    const char *const json[] = { IN_SCRATCH("c.jsonl") };
+    const char *const other[] = { texts[1], texts[2], texts[0], texts[0] }, *const json[] = { IN_SCRATCH("c.jsonl") };
+    const struct { DocumentKind kind; const char *const *parts, *const *texts; int count; } cases[] = {
+        { DOCUMENT_FILE, file, texts, 3 }, { DOCUMENT_LINE, line, texts, 3 }, { DOCUMENT_MARK, marks, texts, 3 },
+        { DOCUMENT_MARK, unmarked, other, 4 }, { DOCUMENT_JSONL, jsonl, json, 1 },
+    };
     put_text(texts[0], a_text);
     put_text(texts[1], "");
     put_text(texts[2], b_text);
     put_text(json[0], "\xef\xbb\xbf{\"body\": \"the \\\"cat\\\"\\n\", \"id\": NaN}\n \t\r\n"
                       "{\"id\": [], \"body\": \"\\u043a\\u043e\"}\r\n{\"body\":\"\"}\n");
-    for (int i = 0; i < COUNT(cases); i++) {
+    for (int i = 0; i < 2 * COUNT(cases); i++) {
         int32_t want[256];
-        int is_json = cases[i].kind == DOCUMENT_JSONL;
+        const size_t count = ids_of(cases[i / 2].parts, want);
         char *dir = IN_SCRATCH("kind-%d", i);
-        size_t count = ids_of(cases[i].parts, want);
-        write_shards(is_json ? json : texts, is_json ? 1 : 3, cases[i].kind, dir, 0, 1000);
+        write_shards(cases[i / 2].texts, cases[i / 2].count, cases[i / 2].kind, dir, 0, i % 2 ? 5 : 1000);
         expect_shards(STRING("%s/train_*.bin", dir), want, count);
-        write_shards(is_json ? json : texts, is_json ? 1 : 3, cases[i].kind, STRING("%s-5", dir), 0, 5);
-        expect_shards(STRING("%s-5/train_*.bin", dir), want, count);
     }
-}
-
-static void files_without_a_mark_are_documents(void) {
-    static const char *const parts[] = { "one", "|", "two\n", "|", a_text, "|", a_text, NULL };
-    const char *const texts[] = { IN_SCRATCH("empty.txt"), IN_SCRATCH("b.txt"), IN_SCRATCH("a.txt"),
-                                  IN_SCRATCH("a.txt") };
-    int32_t want[256];
-    const size_t count = ids_of(parts, want);
-    write_shards(texts, COUNT(texts), DOCUMENT_MARK, IN_SCRATCH("marks"), 0, 1000);
-    expect_shards(IN_SCRATCH("marks/train_*.bin"), want, count);
 }
 
 /* A text as shards or, without dir, as cached tokens; limit: maximum bytes of a file, 0 = none. */
@@ -103,15 +92,6 @@ static void run_job(void *argument) {
     if (job->limit) limit_file_size(job->limit);
     if (job->dir) write_shards(&job->path, 1, job->kind, job->dir, 0, JOB_SHARD);
     else tokens_open_text(job->path, &(TextFormat){ as_file.tokenizer, job->kind, "body", NULL, 0 });
-}
-
-static void a_directory_is_for_one_process(void) {
-    char *dir = IN_SCRATCH("locked");
-    directory_make(dir);
-    const int lock = directory_lock(dir).fd;
-    expect_fails("another process writes to this directory: want another --out", run_job,
-                 &(Job){ .path = IN_SCRATCH("a.txt"), .dir = dir });
-    close(lock);
 }
 
 /* A new file of text that the BPE merges. */
@@ -178,19 +158,21 @@ static void change_text(int number) {
     if (pwrite(text_fd, &letter, 1, 0) != 1) _exit(2);
 }
 
-static void run_changed(void *argument) {
-    const Job *job = argument;
-    text_fd = open(job->path, O_WRONLY);
-    signal(SIGPROF, change_text);
+/* A job with a signal after every 5 ms of computing. */
+static void run_disturbed(void (*handler)(int), const Job *job) {
+    signal(SIGPROF, handler);
     setitimer(ITIMER_PROF, &(struct itimerval){ { 0, 5000 }, { 0, 5000 } }, NULL);
-    run_job(argument);
+    run_job((void *)job);
+}
+
+static void run_changed(void *job) {
+    text_fd = open(((Job *)job)->path, O_WRONLY);
+    run_disturbed(change_text, job);
 }
 
 static void run_interrupted(void *job) {
     signal(SIGINT, SIG_DFL);
-    signal(SIGPROF, interrupt);
-    setitimer(ITIMER_PROF, &(struct itimerval){ { 0, 5000 }, { 0, 5000 } }, NULL);
-    run_job(job);
+    run_disturbed(interrupt, job);
 }
 
 /* Failures: a full disk; a line that is refused when some batches are written; a signal that ends the process at once,
@@ -230,15 +212,16 @@ static void take(int number) {
     setitimer(ITIMER_PROF, &(struct itimerval){ { 0, 0 }, { 0, 0 } }, NULL);
 }
 
-static void run_taken(void *job) {
-    signal(SIGPROF, take);
-    setitimer(ITIMER_PROF, &(struct itimerval){ { 0, 5000 }, { 0, 5000 } }, NULL);
-    run_job(job);
-}
+static void run_taken(void *job) { run_disturbed(take, job); }
 
 static void two_that_write_do_not_mix(void) {
     static const char *const names[] = { "train_000001.bin", "tokenize.incomplete" };
-    const char *path = put_long_text("interrupted.txt", 30000000);
+    const char *path = put_long_text("interrupted.txt", 30000000), *locked = IN_SCRATCH("locked");
+    directory_make(locked);
+    const int lock = directory_lock(locked).fd;
+    expect_fails("another process writes to this directory: want another --out", run_job,
+                 &(Job){ .path = path, .dir = locked });
+    close(lock);
     for (int i = 0; i < 2; i++) {
         const char *dir = IN_SCRATCH("taken-%d", i);
         taken = STRING("%s/%s", dir, names[i]);
@@ -499,8 +482,6 @@ int main(void) {
     RUN(an_incomplete_set_is_refused_and_replaced);
     RUN(shards_have_their_tokenizer);
     RUN(kinds_of_documents);
-    RUN(files_without_a_mark_are_documents);
-    RUN(a_directory_is_for_one_process);
     RUN(refused_texts);
     RUN(notices);
     RUN(cached_tokens);
