@@ -143,28 +143,6 @@ static double max_logit(const Reference *r) {
     return max;
 }
 
-static void accumulation_equals_one_batch(const Reference *r, const char *attention) {
-    GPT whole, micro;
-    reference_model(&whole, r, attention, TRAIN);
-    reference_model(&micro, r, attention, TRAIN);
-    train_pass(&whole, 1.0f / (float)r->target_count, OVERWRITE);
-    for (int b = -1; b < r->B; b++) {                /* the first goes twice: OVERWRITE must not see what was there */
-        load_corner(&micro, r, b < 0 ? 0 : b, 1, r->T);
-        train_pass(&micro, 1.0f / (float)r->target_count, b <= 0 ? OVERWRITE : ACCUMULATE);
-    }
-    double limit = tolerance(&r->config, r->B, r->T);
-    for (int i = 0; i < whole.grads.table.count; i++) {
-        const TensorEntry *row = &whole.grads.table.entry[i];
-        float *want = download(*row->field), *got = download(*micro.grads.table.entry[i].field);
-        double error = error_of(got, want, tensor_count(*row->field));
-        EXPECT(error <= limit, "%s: %s: error %.2g, want at most %.2g", attention, row->name, error, limit);
-        free(want);
-        free(got);
-    }
-    gpt_free(&whole);
-    gpt_free(&micro);
-}
-
 typedef struct { const GPT *m; int next; float *grads; } Ready;
 
 static int block_of(const char *name, int L) {
@@ -201,28 +179,6 @@ static void reported_gradients_are_final(const Reference *r, const char *attenti
     gpt_free(&m);
 }
 
-static void smaller_batch_equals_smaller_model(const Reference *r, const char *attention) {
-    static const int sizes[][2] = { {3, 37}, {2, 37}, {3, 17}, {1, 1}, {2, 36} };
-    GPT large;
-    gpt_create(&large, r->config, attention, r->B + 1, r->config.T, TRAIN);
-    read_reference(&large, r);
-    for (int i = 0; i < COUNT(sizes); i++) {      /* each finds what the one before has left */
-        int B = sizes[i][0], T = sizes[i][1];
-        GPT small;
-        gpt_create(&small, r->config, attention, B, T, TRAIN);
-        read_reference(&small, r);
-        for (int k = 0; k < 2; k++) {
-            GPT *m = k ? &small : &large;
-            load_corner(m, r, 0, B, T);
-            train_pass(m, 0.01f, OVERWRITE);
-        }
-        EXPECT(same_losses(&large, &small), "%s: %d x %d", attention, B, T);
-        EXPECT(same_params(&large.grads, &small.grads), "%s: %d x %d", attention, B, T);
-        gpt_free(&small);
-    }
-    gpt_free(&large);
-}
-
 static void evaluation_equals_training(const Reference *r, const char *attention) {
     GPT train, evaluate;
     reference_model(&train, r, attention, TRAIN);
@@ -239,41 +195,6 @@ static void evaluation_equals_training(const Reference *r, const char *attention
     EXPECT(evaluate.act_bytes < train.act_bytes, "%zu bytes, training has %zu", evaluate.act_bytes, train.act_bytes);
     gpt_free(&train);
     gpt_free(&evaluate);
-}
-
-/* The last tokens of each sequence, of the last one all, of every third none. A GEMM of fewer rows may add in another
-   order. */
-static void losses_of_some_tokens(const Reference *r, const char *attention) {
-    const double bound = 4 * tolerance(&(GPTConfig){ .C = r->config.C }, 1, r->config.C) * max_logit(r);
-    TokenRange *range = new_array(r->B, sizeof *range);
-    int32_t *targets = new_array((int64_t)r->B * r->T, sizeof *targets);
-    int ranges = 0, count = 0;
-    GPT m;
-    reference_model(&m, r, attention, EVALUATE);
-    evaluate_pass(&m);
-    float *all = download(m.acts.losses);
-    for (int b = 0; b < r->B; b++) {
-        const int n = b == r->B - 1 ? r->T : b % r->T + 1, first = b * r->T + r->T - n;
-        if (b % 3 == 1 && b < r->B - 1) continue;
-        memcpy(targets + count, r->targets + first, (size_t)n * sizeof *targets);
-        range[ranges++] = (TokenRange){ first, n };
-        count += n;
-    }
-    gpt_load(&m, r->tokens, targets);
-    gpt_forward(&m);
-    gpt_loss_of(&m, range, ranges);
-    float *some = download(m.acts.losses);
-    double difference = 0;
-    for (int i = 0, at = 0; i < ranges; at += (int)range[i++].count)
-        for (int t = 0; t < range[i].count; t++)
-            difference = fmax(difference, fabs((double)some[at + t] - (double)all[range[i].first + t]));
-    EXPECT(difference <= bound, "%s: %d losses of %d: differ by %.2g, want at most %.2g", attention, count,
-           r->B * r->T, difference, bound);
-    free(some);
-    free(all);
-    free(targets);
-    free(range);
-    gpt_free(&m);
 }
 
 /* ---- Dropout */
@@ -365,36 +286,6 @@ static void dropout_has_its_gradients(const Reference *r, const char *attention)
     for (int i = 0; i < table->count; i++) free(p[i]);
     free(batch);
     gpt_free(&m);
-}
-
-/* A batch without the number of its first sequence has no dropout; with another number it has another mask. */
-static void dropout_is_of_training_batches(const Reference *r, const char *attention) {
-    GPT m, plain;
-    Reference without = *r;
-    without.config.dropout = 0;
-    reference_model(&m, r, attention, TRAIN);
-    reference_model(&plain, &without, attention, TRAIN);
-    const int same_kernel = m.attention == plain.attention;
-    evaluate_pass(&m);
-    float *dropped = download(m.acts.losses);
-    gpt_load(&m, r->tokens, r->targets);
-    evaluate_pass(&m);
-    evaluate_pass(&plain);
-    const double bound = same_kernel ? 0 : 4 * tolerance(&r->config, r->B, r->T) * max_logit(r);
-    EXPECT(losses_difference(&m, &plain) <= bound, "%s: losses without dropout", attention);
-    EXPECT(plain.act_bytes <= m.act_bytes && m.act_bytes <= plain.act_bytes + 512, "%s: %zu and %zu bytes", attention,
-           m.act_bytes, plain.act_bytes);
-    load(&m, r->tokens, r->targets, 1);
-    evaluate_pass(&m);
-    float *other = download(m.acts.losses), *off = download(plain.acts.losses);
-    for (int i = 0; i < r->B * r->T; i++)
-        EXPECT(r->targets[i] < 0 || (dropped[i] != other[i] && dropped[i] != off[i]), "%s: loss %d is that of another "
-               "sequence, or without dropout", attention, i);
-    free(dropped);
-    free(other);
-    free(off);
-    gpt_free(&m);
-    gpt_free(&plain);
 }
 
 #define WHOLE "build/reference-124M.safetensors"
@@ -527,13 +418,9 @@ int main(void) {
     RUN_REFERENCE(AWKWARD, WITHOUT, against_reference);
     RUN(reference_124M);
     RUN_REFERENCE(AWKWARD, WITH | WITHOUT, dropout_has_its_gradients);
-    RUN_REFERENCE(AWKWARD, WITH, dropout_is_of_training_batches);
-    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, accumulation_equals_one_batch);
     RUN_REFERENCE(AWKWARD, WITH | WITHOUT, reported_gradients_are_final);
-    RUN_REFERENCE(AWKWARD, WITH | WITHOUT, smaller_batch_equals_smaller_model);
     RUN_REFERENCE(AWKWARD, WITH | WITHOUT, recomputation_and_overlap_change_no_bit);
     RUN(fp8_products);
     RUN_REFERENCE(AWKWARD, WITHOUT, evaluation_equals_training);
-    RUN_REFERENCE(AWKWARD, WITHOUT, losses_of_some_tokens);
     return test_close();
 }

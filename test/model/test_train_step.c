@@ -107,27 +107,6 @@ static void recorded_is_the_same(void) {
     }
 }
 
-/* An update of 6 sequences as 1, 2, 3 and 6 micro-batches: with dropout each sequence has the same masks, and the
-   curves differ by rounding, 7e-8 on a CPU; without dropout by 0.05. */
-static void masks_do_not_depend_on_the_split(void) {
-    StepStats want[STEPS];
-    for (int batch = SEQUENCES; batch >= 0; batch--) {
-        if (batch && SEQUENCES % batch) continue;
-        double worst = 0;
-        Stepper t;
-        stepper_create(&t, F32, batch ? batch : SEQUENCES, batch ? dropout_rate : 0, OPTIMIZER_ADAMW);
-        for (int i = 0; i < STEPS; i++) {
-            issue(&t, i);
-            const StepStats got = optimizer_result(&t.optimizer).stats;
-            if (batch == SEQUENCES) want[i] = got;
-            worst = fmax(worst, fmax(fabs(got.loss / want[i].loss - 1), fabs(got.norm / want[i].norm - 1)));
-        }
-        printf("  %d sequences of a micro-batch: losses and norms differ by %.2g\n", batch ? batch : SEQUENCES, worst);
-        EXPECT(batch ? worst <= 1e-4 : worst > 1e-2, "micro-batches of %d: %g", batch, worst);
-        stepper_free(&t);
-    }
-}
-
 /* Two updates of random gradients by the formulas: c_attn is three matrices to Muon; AdamW for all other tensors. The
    oracle bounds the rounding of Newton-Schulz (test_muon.c); here an element moves by up to 0.1, and is off by 3e-7 in
    f32. */
@@ -230,7 +209,6 @@ int main(void) {
     put(IN_SCRATCH("text"), bytes, sizeof bytes);
     tokens = tokens_open(IN_SCRATCH("text"));
     RUN(recorded_is_the_same);
-    RUN(masks_do_not_depend_on_the_split);
     RUN(muon_is_the_formula);
     RUN(a_profile_separates_ops);
     tokens_close(tokens);
