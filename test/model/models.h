@@ -4,15 +4,30 @@
 #include "../test.h"
 #include "../../kernels/matmul.h"
 #include "../../kernels/normal.h"
+#include "../../llmc/checkpoint/safetensors.h"
 #include "../../llmc/checkpoint/weights.h"
 #include "../../llmc/train/optimizer.h"
 #include "../../llmc/base/random.h"
 
+static inline void *new_array(int64_t count, size_t bytes) {
+    void *memory = calloc((size_t)count, bytes);
+    REQUIRE(memory, "out of memory: %lld elements of %zu bytes", (long long)count, bytes);
+    return memory;
+}
+
+/* A copy of a tensor of a file of test/reference, which does not align it. */
+static inline void *tensor_from(const SafeFile *file, const char *name, const char *dtype, size_t bytes,
+                                int64_t count) {
+    const SafeTensor *t = safetensors_find(file, name);
+    REQUIRE(t && !strcmp(t->dtype, dtype) && t->bytes == count * (int64_t)bytes, "%s: %s: want %lld elements of %s: "
+            "run make reference", file->path, name, (long long)count, dtype);
+    return memcpy(new_array(count, bytes), t->data, (size_t)t->bytes);
+}
+
 /* All of a tensor or a table, in f32 or I32; the caller frees it. BF16 is widened. */
 static inline void *download(Tensor t) {
     int64_t count = tensor_count(t);
-    float *host = calloc((size_t)count, sizeof *host);
-    REQUIRE(host, "out of memory: %lld elements", (long long)count);
+    float *host = new_array(count, sizeof *host);
     device_download(host, t.data, tensor_bytes(t));
     for (int64_t i = count - 1; i >= 0 && t.dtype == BF16; i--) {      /* the upper half of an f32, from the last on */
         uint32_t bits = (uint32_t)((uint16_t *)host)[i] << 16;

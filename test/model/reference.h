@@ -11,12 +11,6 @@
 
 enum { FIRST = 1000003 };       /* the number of the first sequence of the reference's batch */
 
-static inline void *new_array(int64_t count, size_t bytes) {
-    void *memory = calloc((size_t)count, bytes);
-    REQUIRE(memory, "out of memory: %lld elements of %zu bytes", (long long)count, bytes);
-    return memory;
-}
-
 /* ---- A reference file */
 
 typedef struct {
@@ -37,16 +31,9 @@ static inline double metadata(const Reference *r, const char *key) {
     return strtod(value->text, NULL);
 }
 
-/* A copy of a tensor, as the file does not align it. */
 static inline void *reference_tensor(const Reference *r, const char *name, const char *dtype, size_t bytes,
                                      int64_t count) {
-    const SafeTensor *t = safetensors_find(&r->file, name);
-    REQUIRE(t, "%s: no tensor %s: run scripts/make_reference.py", r->path, name);
-    REQUIRE(strcmp(t->dtype, dtype) == 0 && t->bytes == count * (int64_t)bytes, "%s: %s is %s of %lld bytes, want %lld "
-            "elements of %s", r->path, name, t->dtype, (long long)t->bytes, (long long)count, dtype);
-    void *copy = new_array(count, bytes);
-    memcpy(copy, t->data, (size_t)t->bytes);
-    return copy;
+    return tensor_from(&r->file, name, dtype, bytes, count);
 }
 
 static inline Reference reference_open(const char *path) {
@@ -82,6 +69,16 @@ static inline void reference_close(Reference *r) {
 static inline void read_reference(GPT *m, const Reference *r) {
     params_read(r->model, &m->master, r->config.V);
     gpt_cast_params(m);
+}
+
+/* (B,T,V); the caller frees them. */
+static inline float *reference_logits(const Reference *r) {
+    const int64_t count = (int64_t)r->B * r->T * r->config.V;
+    double *file = reference_tensor(r, "logits", "F64", 8, count);
+    float *logits = new_array(count, sizeof *logits);
+    for (int64_t i = 0; i < count; i++) logits[i] = (float)file[i];
+    free(file);
+    return logits;
 }
 
 /* With dropout where the model has it; the batch begins with sequence b of the reference's. */

@@ -14,17 +14,8 @@ enum { MODELS = COUNT(models) };
 
 /* ---- Against transformers */
 
-static void *copy_of(const SafeFile *file, const char *name, const char *dtype, int64_t count) {
-    const SafeTensor *t = safetensors_find(file, name);
-    REQUIRE(t && !strcmp(t->dtype, dtype) && t->bytes == 4 * count, "%s: want %s, %lld elements of %s: run "
-            "scripts/make_hf_models.py", file->path, name, (long long)count, dtype);
-    void *copy = malloc((size_t)t->bytes);
-    memcpy(copy, t->data, (size_t)t->bytes);
-    return copy;
-}
-
 static int32_t *load_batch(GPT *m, const SafeFile *expected) {
-    int32_t *ids = copy_of(expected, "ids", "I32", B * T), targets[B * T];
+    int32_t *ids = tensor_from(expected, "ids", "I32", 4, B * T), targets[B * T];
     for (int i = 0; i < B * T; i++) targets[i] = i % T == T - 1 ? -1 : ids[i + 1];
     gpt_load(m, ids, targets);
     return ids;
@@ -32,7 +23,7 @@ static int32_t *load_batch(GPT *m, const SafeFile *expected) {
 
 static double logits_error(const GPT *m, const SafeFile *expected) {
     const int V = m->config.V;
-    float *got = logits_of(m), *want = copy_of(expected, "logits", "F32", B * T * V);
+    float *got = logits_of(m), *want = tensor_from(expected, "logits", "F32", 4, B * T * V);
     const double error = error_of(got, want, B * T * V);
     free(got);
     free(want);
@@ -42,7 +33,7 @@ static double logits_error(const GPT *m, const SafeFile *expected) {
 /* Of a gradient that was added so many times. */
 static double gradient_error(const GPT *m, const SafeFile *expected, const char *name, Tensor gradient, float times) {
     int64_t V = m->config.V, C = m->config.C, nonzero = 0;
-    float *got = download(gradient), *want = copy_of(expected, name, "F32", V * C);
+    float *got = download(gradient), *want = tensor_from(expected, name, "F32", 4, V * C);
     for (int64_t i = 0; i < V * C; i++) want[i] *= times;
     double error = error_of(got, want, V * C);
     for (int64_t i = V * C; i < m->config.Vp * C; i++) nonzero += got[i] != 0;
@@ -73,7 +64,7 @@ static void compare(int i, const char *path) {
         const double wte = gradient_error(&m, &expected, "grad.transformer.wte.weight", m.grads.wte, times);
         const double head = !config.untied ? 0 : gradient_error(&m, &expected, "grad.lm_head.weight", m.grads.lm_head,
                                                                 times);
-        float *losses = download(m.acts.losses), *want = copy_of(&expected, "loss", "F32", 1);
+        float *losses = download(m.acts.losses), *want = tensor_from(&expected, "loss", "F32", 4, 1);
         double loss = 0;
         for (int k = 0; k < B * T; k++) loss += losses[k] / (B * (T - 1));
         loss = fabs(loss / *want - 1);
@@ -84,7 +75,7 @@ static void compare(int i, const char *path) {
         free(want);
     }
 
-    float last[128], *all = copy_of(&expected, "logits", "F32", B * T * config.V);
+    float last[128], *all = tensor_from(&expected, "logits", "F32", 4, B * T * config.V);
     gpt_set_batch(&m, 1, T);
     gpt_load(&m, ids, NULL);
     gpt_forward(&m);
@@ -113,7 +104,7 @@ static void other_context(int T) {
     const int C = config.C;
     float *wpe = download(m.params.wpe);
     SafeFile file = safetensors_open(HF "f32/model.safetensors");
-    float *rows = copy_of(&file, "transformer.wpe.weight", "F32", CONTEXT * C);
+    float *rows = tensor_from(&file, "transformer.wpe.weight", "F32", 4, CONTEXT * C);
     for (int t = 0; t < config.T; t++)
         EXPECT(!memcmp(wpe + t * C, rows + t % CONTEXT * C, (size_t)C * sizeof *wpe), "row %d of wpe", t);
     free(wpe);

@@ -78,16 +78,6 @@ static void what_is_saved_is_the_state_at_the_call(void) {
     EXPECT(planned >= copied && planned < copied + (3 << 21), "%zu bytes planned, %zu copied", planned, copied);
 }
 
-static void without_a_run_directory_nothing_is_written(void) {
-    Saver saver = { .model = &trainer.model, .optimizer = &trainer.optimizer };
-    saver_open(&saver, NULL);
-    start(&saver, 1);
-    saver_poll(&saver);
-    saver_finish(&saver);
-    EXPECT(saver.state.step == 1 && !saver.failed && !saver.snapshot.host[0], "it counts as saved");
-    saver_close(&saver);
-}
-
 static int open_files(void) {
     int count = 0;
     for (int fd = 0; fd < 256; fd++) count += fcntl(fd, F_GETFD) >= 0;
@@ -379,7 +369,6 @@ int main(void) {
     fill_all(1);
     RUN(fails_catches_and_gives_back);
     RUN(what_is_saved_is_the_state_at_the_call);
-    RUN(without_a_run_directory_nothing_is_written);
     RUN(an_error_then_a_success);
     RUN(a_moved_directory_is_an_error);
     RUN(the_best_is_linked_and_kept);
