@@ -79,7 +79,7 @@ static void prepare_run(Run *run) {
     batch_choose(s, &run->config, TRAIN);
     run->step.sequences = update_sequences(s, run->config.T, run->resume.checkpoint != NULL);
     run->schedule = schedule_of(s, run->options);
-    if (run->resume.checkpoint) resume_check_data(&run->resume, &run->corpus, run->options, !s->out);
+    if (run->resume.checkpoint) resume_check_data(&run->resume, &run->corpus, run->options);
 }
 
 static void print_banner(Run *run) {
@@ -201,7 +201,6 @@ static void open_outputs(Run *run) {
     if (comm_rank) run->dir.path = NULL;        /* rank 0 writes for all */
     if (run->dir.path) run_dir_open(&run->dir);
     const char *out = run->dir.path;
-    if (out && out != run->info.out) print_line(stdout, "output  %s: %s exists by now", out, run->info.out);
     run->info.out = out;
     ResumeInfo resume = { .step = state->step, .changes = run->resume.changes, .val_loss = val_loss_of(state) };
     report_open(&run->report, &run->info, run->resume.checkpoint ? &resume : NULL);

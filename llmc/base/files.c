@@ -110,16 +110,6 @@ int file_name_in_use(const char *path) {
     return lstat(path, &info) == 0;
 }
 
-char *file_variant(const char *base, char separator, int n) {
-    return n == 1 ? format_string("%s", base) : format_string("%s%c%d", base, separator, n);
-}
-
-char *file_unused_variant(const char *base, char separator) {
-    char *path;
-    for (int n = 1; file_name_in_use(path = file_variant(base, separator, n)); n++) free(path);
-    return path;
-}
-
 Path path_of(const char *dir, const char *name) {
     Path path;
     int length = snprintf(path.text, sizeof path.text, "%s%s%s", dir, ends_with(dir, "/") ? "" : "/", name);

@@ -27,9 +27,6 @@ char   *format_string(const char *format, ...) __attribute__((format(printf, 1, 
 FILE   *string_open(char **text, size_t *size, const char *what);   /* a stream into a new string, set by fclose */
 int     ends_with(const char *text, const char *end);
 
-/* BASE, BASE-2, BASE-3, ... for n = 1, 2, 3, ..., and the first of them whose name is not in use. New strings. */
-char   *file_variant(const char *base, char separator, int n);
-char   *file_unused_variant(const char *base, char separator);
 int     file_name_in_use(const char *path);               /* also by a dangling link */
 
 typedef struct { char text[4096]; } Path;     /* PATH_MAX */

@@ -30,15 +30,6 @@ static char *find_checkpoint(const char *out, const char *data) {
          why, out);
 }
 
-/* Such a file would be read as a text to train on. A text may be in the directory of a run. */
-static void refuse_file_of_run(const char *path) {
-    const Path dir = file_parent(path);
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    const int is_step = dir_has_file(dir.text, "state.json"), is_run = dir_has_file(dir.text, "settings.txt");
-    REQUIRE(!is_step && !(is_run && strstr("settings.txt log.csv log.jsonl report.html", name)), "--resume %s: a file "
-            "of a run: want its directory, --resume %s", path, shell_word(file_parent(is_step ? dir.text : path).text));
-}
-
 /* The data's path may be relative to the directory in which the run was started. */
 static void require_data(const char *option, const char *pattern) {
     glob_t found = {0};
@@ -110,10 +101,8 @@ static void add_rates(Resume *r, const Settings *s, Option *table) {
 }
 
 Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
-    REQUIRE(s->out || s->data, "--resume: want the directory of the run, such as --resume runs/book");
-    REQUIRE(s->out || file_exists(s->data) || strpbrk(s->data, "*?["), "--resume %s: no such directory or file: want "
-            "the directory of a run, such as runs/book", s->data);
-    if (!s->out) refuse_file_of_run(s->data);
+    REQUIRE(s->out, "--resume%s%s: want the directory of the run, such as --resume runs/book", s->data ? " " : "",
+            s->data ? s->data : "");
     *dir = run_dir_choose(s->out, s->data, 1, s->dry_run || comm_rank);
     REQUIRE(dir->path, "--resume --out none: want the directory of a run");
     Resume r = { .checkpoint = find_checkpoint(dir->path, s->data) };
@@ -127,7 +116,7 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     return r;
 }
 
-void resume_check_data(Resume *r, const Corpus *corpus, Option *table, int is_default_out) {
+void resume_check_data(Resume *r, const Corpus *corpus, Option *table) {
     const Json *settings = json_find(r->json, "settings");
     const char *data = json_string(settings, "data"), *val_data = json_string(settings, "val-data");
     const char *train = json_string(r->json, "train"), *val = json_string(r->json, "val");
@@ -135,8 +124,6 @@ void resume_check_data(Resume *r, const Corpus *corpus, Option *table, int is_de
     const int is_train = data_is(corpus->train, train), is_val = data_is(corpus->val, val);
     REQUIRE(are_bytes == !strcmp(json_string(r->json, "tokenizer"), "bytes"), "--data: this is %s, the model %s was "
             "trained on %s", are_bytes ? "a text" : "token shards", r->checkpoint, are_bytes ? "token ids" : "bytes");
-    REQUIRE(!is_default_out || !is_renamed || is_train, "--resume: %s is of a run on other data, %s; want --resume "
-            "DIR, or --out DIR as well to change the data", r->checkpoint, data);
     const int keeps_val = !is_changed(r->json, table, "val-data") &&
                           (*val_data || !is_changed(r->json, table, "val-fraction"));
     if (!is_renamed && (keeps_val || *val_data)) {          /* with --val-data all of --data is trained on */

@@ -23,10 +23,9 @@ Resume resume_find(const Settings *settings, Option *table, RunDir *dir);
 char *resume_adopt_options(Option *table, const Json *json, const char *only);
 
 /* Fails if a model of bytes gets token ids or reversed, and if the data differ although the options that name them
-   (data, val-data, val-fraction) are the checkpoint's. is_default_out: the run was found by the name of the data, which
-   another file may share: fails if the data differ. Clears the history of validations, and prints that, if its best
+   (data, val-data, val-fraction) are the checkpoint's. Clears the history of validations, and prints that, if its best
    checkpoint is gone, or validation data or --val-tokens are others. */
-void resume_check_data(Resume *resume, const Corpus *corpus, Option *table, int is_default_out);
+void resume_check_data(Resume *resume, const Corpus *corpus, Option *table);
 
 /* Loads weights and moments. Fails on an inconsistent state, and on ranks with other files. */
 void resume_load(const Resume *resume, GPT *model, Optimizer *optimizer);

@@ -58,7 +58,7 @@ char *run_dir_find(const char *out, Need need, const char *before) {
 /* ---- Choosing and opening */
 
 /* runs/NAME. "books/emma.txt" gives emma; shards and patterns their directory: "web/train_?.bin" web, or else train. */
-static char *base_of(const char *data) {
+static char *name_of(const char *data) {
     Path path = path_of(".", data);
     char *end = path.text + strcspn(path.text, "*?[");
     const int are_parts = *end || ends_with(data, ".bin");
@@ -82,49 +82,24 @@ static void lock(RunDir *dir) {
     dir->partial = lock.is_locked ? ".partial" : format_string(".partial-%s-%d", host, (int)getpid());
 }
 
-/* Whether the directory has a run: *found is its newest step, else its log. */
-static int find_run(const char *path, Path *found) {
-    if (find_step(path, ANY_FILES, INT64_MAX, found) >= 0) return 1;
-    *found = path_of(path, "log.csv");
-    return file_exists(found->text);
-}
-
 static void require_new(const RunDir *dir) {
-    Path run;
-    REQUIRE(!find_run(dir->path, &run), "%s already exists: want another --out, or --resume to continue", run.text);
-}
-
-/* The last variant of base with a run: a run that was killed early leaves an empty directory. */
-static char *last_run(const char *base) {
-    int last = 1;
-    char *path;
-    Path run;
-    for (int n = 2; file_name_in_use(path = file_variant(base, '-', n)); n++) {
-        if (find_run(path, &run)) last = n;
-        free(path);
-    }
-    free(path);
-    return file_variant(base, '-', last);
+    Path found;
+    const int has_step = find_step(dir->path, ANY_FILES, INT64_MAX, &found) >= 0;
+    if (!has_step) found = path_of(dir->path, "log.csv");
+    REQUIRE(!has_step && !file_exists(found.text), "%s already exists: want another --out, or --resume %s to continue",
+            found.text, shell_word(dir->path));
 }
 
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run) {
-    char *base = out ? NULL : base_of(data);
-    if (base && !resume)                    /* another process can make it before run_dir_open does */
-        return (RunDir){ .path = file_unused_variant(base, '-'), .base = base };
-    RunDir dir = { .path = base ? last_run(base) : strcmp(out, "none") ? out : NULL };
-    free(base);
-    if (dir.path && !dry_run) lock(&dir);
-    if (dir.path && !resume)  require_new(&dir);
+    RunDir dir = { .path = !out ? name_of(data) : strcmp(out, "none") ? out : NULL };
+    if (dir.path && !dry_run)            lock(&dir);
+    if (dir.path && !dry_run && !resume) require_new(&dir);
     return dir;
 }
 
 void run_dir_open(RunDir *dir) {
     if (dir->lock) return;
-    directory_make(file_parent(dir->path).text);
-    while (mkdir(dir->path, 0777) && errno == EEXIST && dir->base)      /* another process made it */
-        dir->path = file_unused_variant(dir->base, '-');
     directory_make(dir->path);
-    directory_sync(file_parent(dir->path).text);
     lock(dir);
     require_new(dir);                       /* another process may have made it */
 }

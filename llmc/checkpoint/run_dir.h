@@ -9,19 +9,16 @@
 
 typedef struct {
     const char *path;          /* NULL = nothing is kept */
-    char       *base;          /* new run without --out: runs/NAME, path is a variant of it; else NULL */
     int         lock;          /* file descriptor of the directory, locked where possible; 0 = not open */
     const char *partial;       /* end of the name of a checkpoint that is being written or removed */
 } RunDir;
 
 /* The directory of --out, none for "none". out NULL: runs/NAME with the name of the text, without its extension, or of
-   the directory of shards and patterns, or the first unused of runs/NAME-2, -3, ...; with resume the last that has a
-   checkpoint or a log. Unless dry_run, an existing one is locked until the process ends. Fails while another process
-   has the lock, and without resume if the directory has a checkpoint or a log. */
+   the directory of shards and patterns. Unless dry_run, an existing one is locked until the process ends. Fails while
+   another process has the lock, and without resume if the directory has a checkpoint or a log. */
 RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run);
 
-/* Makes and locks the directory unless it is locked. If another process has made the one of a new run without --out,
-   path becomes the next variant. */
+/* Makes and locks the directory unless it is locked. */
 void run_dir_open(RunDir *dir);
 
 Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */

@@ -66,10 +66,9 @@ void log_file_close(LogFile *file) {
 /* A log without a checkpoint to continue from. */
 static void rename_old_log(const char *path) {
     if (!file_exists(path)) return;
-    char *base = format_string("%s.old", path), *old = file_unused_variant(base, '.');
+    char *old = format_string("%s.old", path);
     file_rename(path, old);
     print_line(stdout, "%s belongs to a run without a checkpoint: renamed to %s", path, old);
-    free(base);
     free(old);
 }
 
