@@ -9,7 +9,7 @@
 enum {
     CACHE_BITS = 17,                /* 2^17 words of a core: 8 MiB */
     KEY = 24, IDS = 9,              /* longer words and words of more tokens are not in the cache */
-    SHORT = 48,                     /* a longer word has a heap: 2 n^2 comparisons beside n log n cache misses */
+    SHORT = 48,                     /* a longer word has its pairs in allocated memory */
 };
 
 typedef struct { int32_t left, right, rank, merged; } Pair;     /* slot of a hash table; rank -1: empty */
@@ -201,89 +201,29 @@ size_t bpe_words_cut(const unsigned char *text, size_t size, size_t from) {
 
 /* ---- The tokens of a word */
 
-/* Searches all neighbours for the lowest rank before each merge. */
-static size_t merge_short(const Bpe *b, const unsigned char *word, size_t size, int32_t *ids) {
-    const Pair *pair[SHORT];        /* ids i and i + 1 */
-    size_t n = size;
+/* pair: room for as many as ids, (i, i + 1) at i. A pass over the word merges all pairs of the lowest rank, or those up
+   to a merge that makes a pair of a lower one: as if one by one, the leftmost first. There are as many passes as ranks
+   that occur: at most a few for a word of one letter, hundreds for a long one of a gene's four. */
+static size_t merge(const Bpe *b, const unsigned char *word, size_t n, int32_t *ids, const Pair **pair) {
     for (size_t i = 0; i < n; i++) ids[i] = b->byte_id[word[i]];
     for (size_t i = 0; i + 1 < n; i++) pair[i] = find_pair(b, ids[i], ids[i + 1]);
     for (;;) {
-        size_t best = 0;
         uint32_t rank = UINT32_MAX;                 /* as an empty pair's -1 */
+        size_t kept = 0;
         for (size_t i = 0; i + 1 < n; i++)
-            if ((uint32_t)pair[i]->rank < rank) rank = (uint32_t)pair[best = i]->rank;
+            if ((uint32_t)pair[i]->rank < rank) rank = (uint32_t)pair[i]->rank;
         if (rank == UINT32_MAX) return n;
-        ids[best] = pair[best]->merged;
-        n--;
-        memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof *ids);
-        if (best + 1 < n) memmove(pair + best + 1, pair + best + 2, (n - best - 2) * sizeof *pair);
-        if (best + 1 < n) pair[best] = find_pair(b, ids[best], ids[best + 1]);
-        if (best > 0) pair[best - 1] = find_pair(b, ids[best - 1], ids[best]);
+        for (size_t i = 0, next; i < n; i = next, kept++) {
+            const int merges = i + 1 < n && (uint32_t)pair[i]->rank == rank;
+            next = i + 1 + (size_t)merges;
+            ids[kept] = merges ? pair[i]->merged : ids[i];
+            if (merges && next < n) pair[next - 1] = find_pair(b, ids[kept], ids[next]);
+            if (kept) pair[kept - 1] = merges ? find_pair(b, ids[kept - 1], ids[kept]) : pair[i - 1];
+            if (merges && ((next < n && (uint32_t)pair[next - 1]->rank < rank) ||
+                           (kept && (uint32_t)pair[kept - 1]->rank < rank))) rank = INT32_MAX;      /* no pair's */
+        }
+        n = kept;
     }
-}
-
-/* A word as a list of tokens, and a heap of the pairs that have a rank, as rank << 32 | position of the left token: the
-   root is the lowest rank, leftmost first. */
-typedef struct {
-    const Bpe *bpe;
-    int32_t   *ids, *next, *before, end;        /* before: -1 at the first token; next: end at the last */
-    uint64_t  *heap;
-    size_t     count;
-} LongWord;
-
-static void push_pair(LongWord *w, int32_t left) {
-    if (left < 0 || w->next[left] >= w->end) return;
-    const Pair *pair = find_pair(w->bpe, w->ids[left], w->ids[w->next[left]]);
-    if (pair->rank < 0) return;
-    const uint64_t value = (uint64_t)pair->rank << 32 | (uint32_t)left;
-    size_t at = w->count++;
-    for (; at > 0 && w->heap[(at - 1) / 2] > value; at = (at - 1) / 2) w->heap[at] = w->heap[(at - 1) / 2];
-    w->heap[at] = value;
-}
-
-static uint64_t pop_pair(LongWord *w) {
-    const uint64_t top = w->heap[0], last = w->heap[--w->count];
-    size_t at = 0;
-    for (size_t child; (child = 2 * at + 1) < w->count; at = child) {
-        if (child + 1 < w->count && w->heap[child + 1] < w->heap[child]) child++;
-        if (w->heap[child] >= last) break;
-        w->heap[at] = w->heap[child];
-    }
-    w->heap[at] = last;
-    return top;
-}
-
-/* n log n, for words of any length. A merge removes a token and makes at most two pairs, so that the heap never has
-   more entries than pairs at the start and two per merge: 3 n. */
-static size_t merge_long(const Bpe *b, const unsigned char *word, size_t size, int32_t *ids) {
-    REQUIRE(size < INT32_MAX, "a word of %zu bytes without white space, want fewer than 2^31: is this a text?", size);
-    LongWord w = { .bpe = b, .ids = ids, .end = (int32_t)size };
-    w.heap = host_alloc(size * (3 * sizeof *w.heap + 2 * sizeof *w.next), "a word without white space");
-    w.next = (int32_t *)(w.heap + 3 * size);
-    w.before = w.next + size;
-    for (int32_t i = 0; i < w.end; i++) {
-        ids[i] = b->byte_id[word[i]];
-        w.next[i] = i + 1;
-        w.before[i] = i - 1;
-    }
-    for (int32_t i = 0; i < w.end; i++) push_pair(&w, i);
-    while (w.count) {
-        const uint64_t top = pop_pair(&w);
-        const int32_t at = (int32_t)(uint32_t)top, right = w.next[at];
-        if (ids[at] < 0 || right >= w.end) continue;                /* already merged */
-        const Pair *pair = find_pair(b, ids[at], ids[right]);
-        if (pair->rank != (int32_t)(top >> 32)) continue;
-        ids[at] = pair->merged;
-        ids[right] = -1;
-        w.next[at] = w.next[right];
-        if (w.next[at] < w.end) w.before[w.next[at]] = at;
-        push_pair(&w, w.before[at]);
-        push_pair(&w, at);
-    }
-    size_t kept = 0;
-    for (int32_t i = 0; i < w.end; i = w.next[i]) ids[kept++] = ids[i];
-    free(w.heap);
-    return kept;
 }
 
 /* ---- A text */
@@ -317,7 +257,10 @@ static size_t encode_word(const Bpe *b, const Word *w, int32_t *ids) {
         for (int i = 0; i < e->count; i++) ids[i] = e->id[i];
         return (size_t)e->count;
     }
-    size_t count = w->size > SHORT ? merge_long(b, w->text, w->size, ids) : merge_short(b, w->text, w->size, ids);
+    const Pair *few[SHORT], **pair = few;
+    if (w->size > SHORT) pair = host_alloc(w->size * sizeof *pair, "a word without white space");
+    const size_t count = merge(b, w->text, w->size, ids, pair);
+    if (pair != few) free(pair);
     if (!e || count > IDS) return count;
     *e = (CacheEntry){ .key = { key[0], key[1], key[2] }, .size = (int16_t)w->size, .count = (int16_t)count };
     memcpy(e->id, ids, count * sizeof *ids);

@@ -30,7 +30,7 @@ const BpeVocabulary *bpe_vocabulary(const Bpe *bpe);
 uint64_t bpe_fingerprint(const Bpe *bpe);        /* a hash of the vocabulary */
 
 /* Writes the ids of a text, at most one per byte, and returns their number. Special tokens are text as any other. Keeps
-   words and their ids in memory, up to 8 MiB per core. Fails on a word of 2^31 bytes. */
+   words and their ids in memory, up to 8 MiB per core. */
 size_t bpe_encode(Bpe *bpe, const void *text, size_t size, int32_t *ids);
 
 /* A part of a text; begins: the end-of-text token, if there is one, goes in front of it. */
