@@ -100,12 +100,9 @@ refused_words "" "--threads 1" <<'END'
 --eval run --sample run --data text.txt
 --eval run --data text.txt --resume
 --sample run --init run
---resume
 --resume --data nowhere
 --eval run --val-fraction 0
---eval run --task lambada
 --dry-run --resume
---layers 1
 --eval run --data nowhere
 --eval run --val-data nowhere --data text.txt
 --out run --data text.txt
@@ -220,9 +217,7 @@ for size in layers=2 channels=160 context=16; do
 done
 refused_words "" "--out broken --resume --threads 1" <<'END'
 --heads 4
---heads 3
 --vocab 300
---model d5
 --dtype bf16
 --data nowhere
 --data good16.bin
@@ -230,7 +225,6 @@ refused_words "" "--out broken --resume --threads 1" <<'END'
 --data dir
 --min-lr 0.5
 --total-batch 17
---init nowhere
 --out none
 END
 rm -r broken && known=

@@ -150,21 +150,9 @@ static void a_long_run_is_thinned(void) {
     EXPECT(!stat(page_path, &info) && info.st_size < 700000, "%lld bytes", (long long)info.st_size);
 }
 
-static void write_pages(void *path) { page_write(stdout, (char *[]){ csv_path, path }, 2); }
-
-/* No error ends the run; the last whole page stays. */
+/* No error ends the run; the last whole page stays. Logs that are none: test_log, test_scripts. */
 static void what_cannot_be_read_or_written_is_left(void) {
-    static const struct { const char *csv, *want; } logs[] = {
-        { "", "other.csv: not a log of training steps: no column step" },
-        { "step,loss", "other.csv: not a log of training steps: no column step" },
-        { "step,norm\n", "other.csv: not a log of training steps: no column loss" },
-        { "lr = 3\n", "other.csv: not a log of training steps: no column step" } };
     make_logs(10);
-    for (int i = 0; i < COUNT(logs); i++) {
-        put_text(IN_SCRATCH("other.csv"), logs[i].csv);
-        expect_fails(logs[i].want, write_pages, IN_SCRATCH("other.csv"));
-    }
-    expect_fails("nothing: no such file", write_pages, IN_SCRATCH("nothing"));
     EXPECT(report_page_write(scratch), "the logs can be read");
     append(events_path, "{\"event\": \"end\", \"reason\": \"second\"}\n");
     mkdir(STRING("%s.new", page_path), 0700);

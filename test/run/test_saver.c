@@ -136,27 +136,6 @@ static void an_error_then_a_success(void) {
     close_saver(&saver);
 }
 
-/* Neither made again, nor written to when another run has taken the name. */
-static void a_moved_directory_is_an_error(void) {
-    char *out = IN_SCRATCH("moved");
-    Saver saver = open_saver(out, &trainer, 1);
-    start(&saver, 1);
-    saver_finish(&saver);
-    EXPECT(rename(out, IN_SCRATCH("elsewhere-moved")) == 0, "moved");
-    for (int other = 0; other < 2; other++) {
-        start(&saver, 2);
-        const char *error = finish(&saver);
-        EXPECT(saver.failed && strstr(error, "moved: the directory was moved or removed during the run") &&
-               !strncmp(error, "train_gpt: warning: step 2 is not saved: ", 41), "%s", error);
-        if (!other) EXPECT(!file_exists(out), "it is not made again");
-        directory_make(IN_SCRATCH("moved/step-00000001.partial"));
-    }
-    EXPECT_STEPS(out, "step-00000001.partial");
-    save_step(out, &trainer, 7);
-    expect_fails("/moved has no earlier one", close_at_end, &saver);
-    close_saver(&saver);
-}
-
 /* ---- The best */
 
 /* A save after a validation; loss 0: without one. */
@@ -370,7 +349,6 @@ int main(void) {
     RUN(fails_catches_and_gives_back);
     RUN(what_is_saved_is_the_state_at_the_call);
     RUN(an_error_then_a_success);
-    RUN(a_moved_directory_is_an_error);
     RUN(the_best_is_linked_and_kept);
     RUN(a_resume_links_the_best);
     RUN(val_losses_that_rise);
