@@ -113,8 +113,10 @@ static void other_context(int T) {
     gpt_free(&m);
 }
 
-static void longer_context(void)  { other_context(2 * CONTEXT + 5); }
-static void shorter_context(void) { other_context(CONTEXT - 3); }
+static void other_contexts(void) {
+    other_context(2 * CONTEXT + 5);
+    other_context(CONTEXT - 3);
+}
 
 /* ---- Copies with a flaw */
 
@@ -377,8 +379,7 @@ int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){0});
     RUN(models_of_transformers);
-    RUN(longer_context);
-    RUN(shorter_context);
+    RUN(other_contexts);
     RUN(bad_indexes_are_refused);
     RUN(nonfinite_and_other_models_are_refused);
     RUN(config_and_head_agree);

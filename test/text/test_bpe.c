@@ -14,6 +14,20 @@ enum { SEED = 17, V = 500, END_OF_TEXT = 499 };
 static Bpe *reference;
 static char *no_map_dir;                /* vocab.json and merges.txt alone */
 
+/* A new directory with tokenizer.json of the reference, or its other two files, one of them edited. */
+static char *edited_reference(const char *name, const char *file, const char *old, const char *new) {
+    char *dir = IN_SCRATCH("%s", name);
+    static const char *const names[] = { "tokenizer.json", "vocab.json", "merges.txt" };
+    const int is_json = !strcmp(file, names[0]);
+    directory_make(dir);
+    for (int f = !is_json; f < (is_json ? 1 : 3); f++) {
+        const int is_edited = !strcmp(names[f], file);
+        edit(STRING(REFERENCE "/%s", names[f]), STRING("%s/%s", dir, names[f]), is_edited ? old : "",
+             is_edited ? new : "");
+    }
+    return dir;
+}
+
 static uint32_t draw(uint64_t i, uint32_t below) { return (uint32_t)random_below(SEED, RANDOM_TEST, 1, i, below); }
 
 /* Encodes; returns the number of ids, which must decode to the text. */
@@ -247,15 +261,7 @@ static void refused_files(void) {
         { "vocab.json", "\"!\":0", "\"\":0", "'' has the id 0 of another token or is empty" },
     };
     for (int i = 0; i < COUNT(cases); i++) {
-        char *dir = IN_SCRATCH("refused-%d", i);
-        int is_json = !strcmp(cases[i].file, "tokenizer.json");
-        directory_make(dir);
-        for (int f = is_json ? 0 : 1; f < (is_json ? 1 : 3); f++) {
-            static const char *const names[] = { "tokenizer.json", "vocab.json", "merges.txt" };
-            const char *from = STRING(REFERENCE "/%s", names[f]), *to = STRING("%s/%s", dir, names[f]);
-            if (strcmp(names[f], cases[i].file)) edit(from, to, "", "");
-            else                                 edit(from, to, cases[i].old, cases[i].new);
-        }
+        char *dir = edited_reference(STRING("refused-%d", i), cases[i].file, cases[i].old, cases[i].new);
         expect_fails(cases[i].want, open_dir, dir);
     }
     expect_fails("no tokenizer: want tokenizer.json, vocab.json and merges.txt", open_dir, scratch);
@@ -276,11 +282,10 @@ static void which_tokens_are_special(void) {
         { "", "tokenizer_config.json", "{\"added_tokens_decoder\": {\"499\": {\"content\": \"<s>\"}}}", "<s>", 0 },
     };
     for (int i = 0; i < COUNT(cases); i++) {
-        char *dirs[] = { IN_SCRATCH("special-%d", i), IN_SCRATCH("special-%d-again", i) };
+        char *dirs[] = { edited_reference(STRING("special-%d", i), "vocab.json", "{", STRING("{%s", cases[i].token)),
+                         IN_SCRATCH("special-%d-again", i) };
         const int size = (int)strlen(cases[i].text);
-        for (int d = 0; d < 2; d++) directory_make(dirs[d]);
-        edit(REFERENCE "/vocab.json", STRING("%s/vocab.json", dirs[0]), "{", STRING("{%s", cases[i].token));
-        edit(REFERENCE "/merges.txt", STRING("%s/merges.txt", dirs[0]), "", "");
+        directory_make(dirs[1]);
         put_text(STRING("%s/%s", dirs[0], cases[i].file), cases[i].content);
         for (int d = 0; d < 2; d++) {
             int32_t ids[32];
@@ -311,9 +316,7 @@ static void which_tokens_are_special(void) {
 
 /* A warning from one token on that no merge makes, an error above 1 %; the reference has 243 merges. */
 static void cut_merges(void) {
-    char *dir = IN_SCRATCH("cut"), *merges = format_string("%s", text_of(REFERENCE "/merges.txt"));
-    directory_make(dir);
-    edit(REFERENCE "/vocab.json", IN_SCRATCH("cut/vocab.json"), "", "");
+    char *dir = edited_reference("cut", "vocab.json", "", ""), *merges = STRING("%s", text_of(REFERENCE "/merges.txt"));
     for (int left = 242; left >= 240; left--) {
         const char *want = STRING("cut/merges.txt: makes %d of 243 tokens of", left);
         merges[strlen(merges) - 1] = 0;
@@ -327,7 +330,6 @@ static void cut_merges(void) {
             bpe_free(bpe);
         }
     }
-    free(merges);
 }
 
 /* ---- Training */
@@ -368,11 +370,8 @@ static void merges_of_huggingface(void) {
 int main(void) {
     scratch_open();
     reference = bpe_open(REFERENCE);
-    no_map_dir = IN_SCRATCH("no-map");
-    directory_make(no_map_dir);
-    edit(REFERENCE "/vocab.json", STRING("%s/vocab.json", no_map_dir), "", "");
-    edit(REFERENCE "/merges.txt", STRING("%s/merges.txt", no_map_dir), "#version: 0.2\nà ¤\n",     /* Windows' */
-         "\xEF\xBB\xBF#version: 0.2\r\nà ¤\r\n");
+    no_map_dir = edited_reference("no-map", "merges.txt", "#version: 0.2\nà ¤\n",     /* Windows' */
+                                  "\xEF\xBB\xBF#version: 0.2\r\nà ¤\r\n");
     RUN(words_and_ids);
     RUN(special_tokens);
     RUN(words_by_definition);

@@ -234,7 +234,7 @@ static void score_alone(GPT *m, TaskRow *row, double *bound, double *margin) {
     *margin = fabs(worst_lead) - 2 * u * largest;
 }
 
-static void batches_equal_single_rows(const char *name, DType dtype) {
+static void compare_batches(const char *name, DType dtype) {
     enum { ITEMS = 60 };
     GPT alone, model;
     char *text = random_items(name, ITEMS);
@@ -282,15 +282,13 @@ static void batches_equal_single_rows(const char *name, DType dtype) {
     free(text);
 }
 
-static void batches_of_both(DType dtype) {
-    test_skip_reason = device_refuse_dtype(dtype);
-    if (test_skip_reason) return;
-    batches_equal_single_rows("multiple-choice", dtype);
-    batches_equal_single_rows("lambada", dtype);
+static void batches_equal_single_rows(void) {
+    for (DType dtype = F32; dtype <= BF16; dtype++) {
+        if (device_refuse_dtype(dtype)) continue;
+        compare_batches("multiple-choice", dtype);
+        compare_batches("lambada", dtype);
+    }
 }
-
-static void batches_in_f32(void)  { batches_of_both(F32); }
-static void batches_in_bf16(void) { batches_of_both(BF16); }
 
 /* Many short rows in the memory for a few long ones: an attention may pad each row to a tile. */
 static void short_rows(void) {
@@ -377,8 +375,7 @@ int main(void) {
     RUN(tokens_are_split_behind_those_of_the_context);
     RUN(long_items_are_cut_or_left_out);
     RUN(bad_items);
-    RUN(batches_in_f32);
-    RUN(batches_in_bf16);
+    RUN(batches_equal_single_rows);
     RUN(short_rows);
     RUN(infinite_activations);
     RUN(figures_of_choices);
