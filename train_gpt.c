@@ -194,9 +194,6 @@ static void open_outputs(Run *run) {
     if (run->resume.checkpoint && validation_due(run)) {        /* a stop or a kill has cut it short */
         validate(run);
         require_no_leak(run);
-        const char *stop = validation_due(run) ? ranks_stop(1) : NULL;
-        REQUIRE(!stop || strncmp(stop, "--", 2), "%s: the validation of step %lld alone takes longer; want more time, "
-                "or fewer --val-tokens", stop, (long long)state->step);
     }
     if (comm_rank) run->dir.path = NULL;        /* rank 0 writes for all */
     if (run->dir.path) run_dir_open(&run->dir);
@@ -215,11 +212,6 @@ static void open_outputs(Run *run) {
     if (out && run->resume.checkpoint && state->step >= s->steps)
         print_line(stdout, "all %lld steps are done; to train longer: --resume %s --steps N", (long long)s->steps,
                    shell_word(out));
-    char bytes[32];
-    if (s->time_limit && out)
-        print_line(stdout, "--time-limit %s: %.1f s are reserved for the last checkpoint of %s until a save has been "
-                   "timed", s->time_limit, 2 * run->saver.seconds,
-                   bytes_text(saver_file_bytes(&run->config), bytes));
 }
 
 /* ---- Training */
@@ -230,7 +222,7 @@ static const char *train(Run *run) {
     TrainState *state = &run->state;
     const char *stop = ranks_stop(ranks_stops());
     if (run->step.autotune) train_step_agree(&run->step, state->sequences_seen);
-    double began = seconds_now(), step_s = 0;
+    double began = seconds_now();
     for (const int64_t first = state->step; state->step < s->steps && !stops_early(run) && !stop; ) {
         const TrainState before = *state;
         const double learning_rate = schedule_learning_rate(&run->schedule, state->step);
@@ -265,9 +257,6 @@ static const char *train(Run *run) {
         require_no_leak(run);
         if (validates || saves || samples) began = seconds_now();
 
-        /* for the next step, the running save and one more; several ranks agree on a stop a step later */
-        step_s = fmax(1e-3 * ms, 0.9 * step_s);
-        stop_reserve((comm_size > 1 ? 2.5 : 1.5) * step_s + 2 * run->saver.seconds);
         stop = ranks_stop(validation_due(run) ? 1 : update.stats.stop);     /* due still: a stop has cut it short */
     }
     if (run->saver.state.step != state->step) saver_save(&run->saver, state);

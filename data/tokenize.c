@@ -9,7 +9,7 @@
 #include "../llmc/base/os.h"
 #include "../llmc/tokens/shards.h"
 
-static const char *tokenizer, *out, *documents, *field, *time_limit;
+static const char *tokenizer, *out, *documents, *field;
 static int64_t vocab_size, shard_tokens;
 static double val_fraction;
 static int train_tokenizer, help;
@@ -31,8 +31,6 @@ static Option table[] = {
       .help = "make a tokenizer from the texts instead, as HuggingFace's trainer of byte-level BPE does" },
     { .name = "vocab-size", .type = OPTION_INTEGER, .value = &vocab_size, .fallback = "8192", .min = 257,
       .max = 1 << 24, .help = "of the trained tokenizer, with 256 bytes and <|endoftext|>" },
-    { .name = "time-limit", .type = OPTION_TEXT, .value = &time_limit, .argument = "TIME",
-      .help = "3h50m or 90s: then exit with 75; the same command starts again" },
     { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "or -h: print this, and exit" },
     {0}
 };
@@ -46,7 +44,7 @@ static void train(Texts *texts) {
     while (texts_next(texts)) bpe_trainer_add(trainer, texts->span, texts->span_count);
     REQUIRE(texts->documents, "%s: the texts are empty", texts->path[0]);
     Bpe *bpe = bpe_train(trainer, (int)vocab_size);
-    stop_open(NULL);                    /* from here on a signal does not cut the files short */
+    stop_open();                        /* from here on a signal does not cut the files short */
     bpe_write(bpe, out);
     const BpeVocabulary *v = bpe_vocabulary(bpe);
     print_line(stdout, "%d tokens, %d merges, from %.1f MB in %.2f s -> %s", v->V, v->merge_count,
@@ -77,10 +75,9 @@ int main(int argc, char **argv) {
     REQUIRE(out, "want --out DIR");
     REQUIRE(!tokenizer != !train_tokenizer, "want either --tokenizer DIR or --train-tokenizer");
     REQUIRE(train_tokenizer || !options_find(table, "vocab-size")->given, "--vocab-size: want --train-tokenizer");
-    REQUIRE(tokenizer || !time_limit, "--time-limit: want --tokenizer DIR");
     DocumentKind kind = choice_index(DOCUMENT_NAMES, documents);
     document_check_field(kind, field);
-    if (!train_tokenizer) stop_open(time_limit);
+    if (!train_tokenizer) stop_open();
     Texts texts = texts_open(paths, files, kind, field);
     if (train_tokenizer) {
         train(&texts);

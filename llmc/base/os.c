@@ -58,23 +58,6 @@ int stdio_flush(void) {
 static const struct { char letter; int seconds; } units[] = { {'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1} };
 enum { UNITS = sizeof units / sizeof *units };
 
-/* Units from the longest to the shortest, each at most once. */
-double duration_seconds(const char *text) {
-    double total = 0;
-    int next = 0;
-    do {
-        size_t length = strspn(text, "0123456789.");
-        char *end;
-        double value = strtod(text, &end);
-        if (!length || end != text + length) return -1;
-        while (next < UNITS && units[next].letter != *end) next++;
-        if (next == UNITS) return -1;
-        total += value * units[next++].seconds;
-        text = end + 1;
-    } while (*text);
-    return total;
-}
-
 /* The two longest units. */
 const char *duration_text(double seconds, char text[32]) {
     if (!(seconds >= 0 && seconds < 1e14)) return strcpy(text, "unknown");
@@ -139,8 +122,6 @@ void print_progress(const char *what, double share, double start_s) {
 
 static volatile sig_atomic_t is_stop_open, stop_signal, save_signal;
 static volatile double stop_signal_s;   /* time of the first signal, monotonic clock */
-static double deadline_s, reserved_s;   /* monotonic clock, 0 = none */
-static char limit_name[64];
 static const char *volatile removed;    /* the file that a signal removes */
 
 void stop_remove(void) { if (removed) unlink(removed); }
@@ -168,13 +149,7 @@ static void catch_signals(void) {
     }
 }
 
-void stop_open(const char *time_limit) {
-    if (time_limit) {
-        double seconds = duration_seconds(time_limit);
-        REQUIRE(seconds > 0, "--time-limit %s: want a duration with units, such as 3h50m, 90s or 2d", time_limit);
-        deadline_s = seconds_now() + seconds;
-        snprintf(limit_name, sizeof limit_name, "--time-limit %s", time_limit);
-    }
+void stop_open(void) {
     is_stop_open = 1;
     catch_signals();
 }
@@ -187,11 +162,8 @@ void stop_removes(const char *path) {
 void (*stop_hook)(void);
 
 const char *stop_requested(void) {
-    if (stop_signal) return stop_signal == SIGTERM ? "SIGTERM" : stop_signal == SIGINT ? "SIGINT" : "SIGHUP";
-    return deadline_s > 0 && seconds_now() + reserved_s >= deadline_s ? limit_name : NULL;
+    return !stop_signal ? NULL : stop_signal == SIGTERM ? "SIGTERM" : stop_signal == SIGINT ? "SIGINT" : "SIGHUP";
 }
-
-void stop_reserve(double seconds) { reserved_s = seconds; }
 
 int save_requested(void) {
     int requested = save_signal;

@@ -1,5 +1,4 @@
-/* os.h - Memory, the clock, lines for people, signals and time limit, and the text forms of durations, bytes and
-   UTF-8. */
+/* os.h - Memory, the clock, lines for people, signals, and the text forms of durations, bytes and UTF-8. */
 #ifndef LLMC_OS_H
 #define LLMC_OS_H
 #include <stddef.h>
@@ -18,9 +17,6 @@ void   idle_return(void **list, void *block);
 enum { LINE_SECONDS = 6 };        /* between lines that say how far something is */
 
 double seconds_now(void);         /* monotonic clock; async-signal-safe */
-
-/* Seconds of "3h50m", "2d", "90s" or "1.5h"; -1 for another text; a number needs a unit. */
-double duration_seconds(const char *text);
 
 const char *duration_text(double seconds, char text[32]);      /* "2d03h", "1h02m", "3m20s", "45s" */
 const char *bytes_text(double bytes, char text[32]);           /* "1.50 GiB", "340 MiB" */
@@ -46,8 +42,8 @@ size_t utf8_mark(const void *text, size_t size);       /* 3 if the text begins w
 enum { EXIT_TRY_AGAIN = 75 };     /* EX_TEMPFAIL of sysexits.h: saved, not done; a queue script can start it again */
 
 /* From here on SIGTERM, SIGINT and SIGHUP request a stop, SIGUSR1 a checkpoint; a second signal more than a second
-   later ends the process at once. time_limit: the value of --time-limit, NULL = none; fails on another text. */
-void stop_open(const char *time_limit);
+   later ends the process at once. */
+void stop_open(void);
 
 /* Sets the file that a signal removes when it ends the process, NULL = none; also without stop_open. stop_remove
    removes it now. */
@@ -58,11 +54,7 @@ void stop_remove(void);
    rank. */
 extern void (*stop_hook)(void);
 
-/* Why the run should stop now, "SIGTERM" or "--time-limit 3h50m", or NULL. The time limit is reached when less time is
-   left than the last reservation, for a step and a save. */
-const char *stop_requested(void);
-void        stop_reserve(double seconds);
-
+const char *stop_requested(void); /* why the run should stop now, "SIGTERM", or NULL */
 int save_requested(void);         /* SIGUSR1 arrived since the last call */
 
 #endif

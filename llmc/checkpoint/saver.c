@@ -14,10 +14,6 @@ enum { PAGE = 1 << 21 };                   /* a huge page */
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 size_t saver_host_bytes(const GPTConfig *config) { return STATES * whole_pages(gpt_param_bytes(config, F32)); }
 
-double saver_file_bytes(const GPTConfig *config) {      /* two moments; the parameters, in BF16 twice */
-    return (4 + 4 + (config->save_dtype == BF16 ? 2 + 4 : 4)) * (double)gpt_parameter_count(config);
-}
-
 /* Maps all pages now, huge ones if the system has them, with all cores: mapping 1.5 GB page by page stalled the first
    save for seconds. */
 static void *pinned_alloc(size_t bytes) {
@@ -60,7 +56,7 @@ static void *save(void *saver) {
     Saver *s = saver;
     const double start = seconds_now();
     s->failed = !complete(s, write_snapshot);
-    s->thread_seconds = seconds_now() - start;
+    s->seconds = seconds_now() - start;
     return NULL;
 }
 
@@ -71,7 +67,6 @@ void saver_open(Saver *s, const TrainState *saved) {
     s->state = s->snapshot.state = saved ? *saved : (TrainState){ .step = -1 };
     s->best = s->state.val.best;
     if (!s->dir) return;
-    s->seconds = saver_file_bytes(&s->model->config) / 200e6;
     s->snapshot.model = s->model;
     for (int i = 0; i < STATES; i++) s->snapshot.host[i] = pinned_alloc(s->model->master.table.bytes);
     fails(clean, s, ignored);
@@ -95,7 +90,6 @@ void saver_validated(Saver *s, const TrainState *state) {
 static void report_result(Saver *s) {
     const int64_t step = s->snapshot.state.step;
     s->running = 0;
-    s->seconds = s->thread_seconds;
     if (*s->message) report_warning(s->report, "%s", s->message);
     if (s->failed) return;
     s->best = s->snapshot.state.val.best;

@@ -18,18 +18,16 @@ typedef struct {
     _Atomic int64_t  keep;                 /* for run_dir_clean; may be changed during a save */
     BestLoss         best;                 /* best of the complete checkpoints */
     TrainState       state;                /* the last save's, with a validation that followed; step -1 = none */
-    double           seconds;              /* duration of the last save; before the first, at 200 MB/s */
     Snapshot         snapshot;             /* the current save's, in pinned memory */
     pthread_t        thread;
     int              running;              /* 1: the members below belong to the thread */
     int              failed;               /* the last save failed */
     char             message[FAIL_LENGTH]; /* error of the last save, "" = none: "step 20 is not saved: ..." */
     char             unclean[FAIL_LENGTH]; /* error of the last run_dir_clean, which is reported once */
-    double           thread_seconds;
+    double           seconds;              /* duration of the save */
 } Saver;
 
 size_t saver_host_bytes(const GPTConfig *config);      /* host memory that saver_open allocates */
-double saver_file_bytes(const GPTConfig *config);      /* size of a checkpoint without headers and small files */
 
 /* To be called with the fields above `best` set, and the snapshot's options, tokenizer and identities of the data. dir:
    locked, or NULL. saved: of the checkpoint from which the run continues, else NULL. Pointers stay in use until

@@ -82,7 +82,8 @@ void settings_help(FILE *file, const Option *table) {
           "deterministic = yes. A comment begins with #. Options on the command line win;\n"
           "of one that is there twice the later value counts.\n\n", file);
     options_help(file, table);
-    fputs("\nRanks meet at MASTER_ADDR, port MASTER_PORT + 1, or one made of Slurm's job id.\n"
+    fputs("\nSIGTERM, SIGINT and SIGHUP save and exit with 75, SIGUSR1 only saves.\n"
+          "Ranks meet at MASTER_ADDR, port MASTER_PORT + 1, or one made of Slurm's job id.\n"
           "The environment variable TRAIN_GPT_SECRET, the same on all, keeps others out;\n"
           "it is sent as it is. Without it the job's id only guards against mistakes.\n"
           "\nmfu, model FLOP utilisation, is (6 N + 12 L C T) FLOP per token x tokens/s /\n"

@@ -140,9 +140,6 @@
       "move the initial weights by one ulp: a noise twin", "") \
     X(INTEGER, threads,          "0",       RANGE(0, 4096),     FREE, \
       "of the CPU, without effect on the results; 0 = one per core", "num-threads n-threads nthreads") \
-    X(TEXT,    time_limit,       NULL,      ARGUMENT("TIME"),   FREE, \
-      "3h50m or 90s: save and exit with 75, as SIGTERM does; SIGUSR1 only saves", \
-      "max-time max-train-time time timeout") \
     \
     T(TITLE("Validation, log, checkpoints, samples")) \
     X(INTEGER, val_every,        "250",     RANGE(0, 1e12),     KEPT, \
@@ -237,6 +234,8 @@
              "deepspeed zero-stage -z", "not needed, remove it")) \
     T(ANSWER("checkpoint", "--eval RUN and --sample RUN take the best, RUN/step-N takes another; remove it")) \
     T(ANSWER("prompt-file", "use --prompt - < FILE")) \
+    T(ANSWER("time-limit max-time max-train-time time timeout", \
+             "use timeout -s TERM 3h50m ./train_gpt ...: SIGTERM saves and exits with 75")) \
     T(ANSWER("rendezvous-port", "the port is that of the environment variable MASTER_PORT, plus 1; remove it")) \
     T(ANSWER("rendezvous-secret", "use the environment variable TRAIN_GPT_SECRET")) \
     T(GONE("attention-dropout residual-dropout embedding-dropout", "", "--dropout sets all three rates")) \

@@ -202,7 +202,7 @@ static void start_processes(int count) {
 void launch_start(const Settings *s) {
     signal(SIGCHLD, SIG_DFL);       /* with an inherited SIG_IGN waitpid fails with ECHILD */
     int count = processes_wanted(s->gpus);
-    if (!s->profile) stop_open(s->time_limit);      /* a profile has nothing to save: a signal ends it */
+    if (!s->profile) stop_open();      /* a profile has nothing to save: a signal ends it */
     root.reported = mmap(NULL, sizeof *root.reported, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(root.reported != MAP_FAILED, "shared memory: %s", strerror(errno));
     read_variables();

@@ -37,7 +37,7 @@ double ranks_stops(void) {
 const char *ranks_stop(double stops) {
     const char *this_stop = stop_requested();
     if (comm_size == 1) return this_stop;
-    return stops == 0 ? NULL : this_stop ? this_stop : "another rank's signal or time limit";
+    return stops == 0 ? NULL : this_stop ? this_stop : "another rank's signal";
 }
 
 void ranks_leave_to_first(void) {

@@ -204,7 +204,7 @@ static void *end_with_comm_error(void *error) {
 /* The stop_hook: this rank has printed why, which only rank 0's stdout shows. */
 static void end_with_stop(void) {
     end_run(STOP, "%s%s", comm_rank ? self.name : "",
-            comm_rank ? " has stopped, by a signal or its time limit" : "");
+            comm_rank ? " has stopped, by a signal" : "");
 }
 
 static void exit_if_stopped(void) {

@@ -72,7 +72,7 @@ if [ ! "$cuda" ]; then
     close_test "a stop while a text is tokenized"
 fi
 
-# ---- Decisions of all ranks: a signal, a time limit, a non-finite step
+# ---- Decisions of all ranks: a signal, a non-finite step
 endless="$model --gpus $first --batch 2 --steps 1000000 --val-every 0 --save-every 0"
 "$gpt" $endless --out "$dir/stopped" > "$dir/stopped.out" 2>&1 &
 pid=$!
@@ -91,9 +91,6 @@ is "exit code after SIGTERM in a validation" $? 75
 steps=$(rows_of "$dir/cut")
 expect "the resume" "$gpt" --resume "$dir/cut" --gpus $first --steps $((steps + 1))
 is "validations" "$(cells "$dir/cut" val_loss | grep -c .)" $((steps + 1))
-"$gpt" $endless --out "$dir/limited" --time-limit ${cuda:+1}2s > "$dir/limited.out" 2>&1
-is "exit code after the time limit" $? 75
-expect "a checkpoint" test -d "$(last_step "$dir/limited")"
 wild="$model --gpus $first --steps 50 --batch 2 --lr 1e6 --min-lr 1e6 --warmup 2 --clip 0 --weight-decay 1000"
 "$gpt" $wild --out "$dir/wild" > "$dir/wild.out" 2> "$dir/wild.err"
 is "exit code of a non-finite step" $? 1
@@ -103,7 +100,7 @@ if [ ! "$cuda" ] && ! grep -q __asan_init "$gpt"; then       # a sanitizer must 
         "$gpt" $wild --comm-timeout 1 --out "$dir/slow" > "$dir/slow.out" 2> "$dir/slow.err"
     is "what it says on a slow disk" "$(grep -c 'Last good checkpoint: .*/step-' "$dir/slow.err")" 1
 fi
-close_test "signals, time limits and non-finite steps are decisions of all ranks"
+close_test "signals and non-finite steps are decisions of all ranks"
 
 # ---- One rank is killed, stopped, or has no memory: all end after --comm-timeout, and a resume continues
 last_rank=$((last - 1))

@@ -312,7 +312,6 @@ END
 has no end-of-text token; want "eos_token" | $dir/bpe/text.txt --documents mark --tokenizer $dir/bpe/no-end --out $dir/y
 none.txt: the texts are empty | $dir/bpe/none.txt --train-tokenizer --out $dir/y
 tokenize: --vocab-size: want --train-tokenizer | $dir/bpe/text.txt --vocab-size 300 --tokenizer $dir/x --out $dir/y
-tokenize: --time-limit: want --tokenizer DIR | $dir/bpe/text.txt --train-tokenizer --time-limit 90s --out $dir/y
 tokenize: want texts first, then options: FILE... | --tokenizer $dir/bpe/gone --out $dir/y $dir/bpe/text.txt
 --field a: want --documents jsonl | $dir/bpe/text.txt --field a --train-tokenizer --out $dir/y
 vocab.bpe exists: want another --out | $dir/bpe/text.txt --train-tokenizer --out $dir/bpe/gpt2

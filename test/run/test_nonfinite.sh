@@ -120,8 +120,8 @@ close_test "--on-nan stop saves the state before the step"
 
 # ---- Data that is emptied in place while it is read
 cp "$dir/good.txt" "$dir/emptied.txt"
-"$gpt" --data "$dir/emptied.txt" --val-fraction 0 --layers 1 --heads 1 --channels 16 --context 32 --steps 100000000 \
-    --save-every 0 --time-limit 60s --out "$dir/emptied" > /dev/null 2> "$dir/emptied.err" &
+timeout 60 "$gpt" --data "$dir/emptied.txt" --val-fraction 0 --layers 1 --heads 1 --channels 16 --context 32 \
+    --steps 100000000 --save-every 0 --out "$dir/emptied" > /dev/null 2> "$dir/emptied.err" &
 until_done=$!
 wait_for '^10,' "$dir/emptied/log.csv"
 : > "$dir/emptied.txt"

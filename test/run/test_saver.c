@@ -47,7 +47,6 @@ static void expect_saved(Saver *saver, const char *want) {
 
 static void what_is_saved_is_the_state_at_the_call(void) {
     Saver saver = open_saver(IN_SCRATCH("new/beside"), &trainer, 0);
-    double first = saver.seconds, numbers = saver_file_bytes(&trainer.model.config), files = 0;
     EXPECT(saver.state.step == -1, "nothing saved");
     for (uint32_t step = 1; step <= 5; step++) {
         fill_all(step);
@@ -67,14 +66,6 @@ static void what_is_saved_is_the_state_at_the_call(void) {
     close_saver(&saver);
     EXPECT_STEPS(IN_SCRATCH("new/beside"), "1 2 3 4 5");
     size_t planned = saver_host_bytes(&trainer.model.config), copied = 3 * trainer.model.master.table.bytes;
-    for (int i = 0; i < 2; i++) {
-        FileMap map = file_map(IN_SCRATCH("new/beside/step-00000001/%s.safetensors", i ? "optimizer" : "model"));
-        files += (double)map.size;
-        file_unmap(map);
-    }
-    /* without the headers */
-    EXPECT(numbers < files && numbers > files - 20000, "%g bytes foreseen, %g written", numbers, files);
-    EXPECT(first == numbers / 200e6, "%g s foreseen for %g bytes", first, numbers);
     EXPECT(planned >= copied && planned < copied + (3 << 21), "%zu bytes planned, %zu copied", planned, copied);
 }
 

@@ -1,7 +1,6 @@
 #!/bin/sh
-# test_stop.sh - A run that is stopped saves, exits with 75 and is resumed bit for bit: by SIGTERM, SIGINT and a
-# time limit, while it trains, validates, samples and starts; a second signal ends it at once; SIGUSR1 saves and
-# continues.
+# test_stop.sh - A run that is stopped saves, exits with 75 and is resumed bit for bit: by SIGTERM and
+# SIGINT, while it trains, validates, samples and starts; a second signal ends it at once; SIGUSR1 saves and continues.
 . "$(dirname "$0")/../shell.sh"
 
 start() {         # start NAME ARGUMENTS...: in the background, $pid
@@ -47,34 +46,16 @@ for signal in TERM INT; do
 done
 close_test "SIGTERM and SIGINT save, exit with 75, and the resume is exact"
 
-# ---- A time limit. A step takes milliseconds.
-limit=0.5s; [ -z "$cuda" ] || limit=6s         # a start beside other tests takes up to 3 s on a GPU
-"$gpt" $endless --time-limit $limit --out "$dir/limit" > "$dir/limit.out" 2>&1
-is "exit code after $limit" $? 75
-says limit "^--time-limit $limit: saved at step"
-says limit "^--time-limit $limit: [0-9.]* s are reserved for the last checkpoint of .*B until a save has been timed$"
-in_turn 3 && refuses "--time-limit 1s2h: want a duration" "$gpt" $small --time-limit=1s2h --out "$dir/none"
-in_turn 3 && refuses "--time-limit 5: want a duration with units" "$gpt" $small --time-limit 5 --out "$dir/none"
-close_test "--time-limit saves and exits with 75; a time that is none is refused"
-
-# ---- The first step is timed before another begins: here one more would end after the limit. A GPU starts too slowly.
-if [ -z "$cuda" ]; then
-    slow="$small --total-batch 51200 --save-every 0 --val-every 0"
-    expect "one step" "$gpt" $slow --steps 1 --out "$dir/one"
-    limit=$(cells "$dir/one" ms | awk '{ printf "%.3fs", 1.5e-3 * $1 + 0.01 }')
-    "$gpt" $slow --steps 1000 --time-limit "$limit" --out "$dir/slow" > "$dir/slow.out" 2>&1
-    says slow "^--time-limit $limit: saved at step 1 of 1000"
-    close_test "--time-limit ends a run of slow steps in time"
-fi
-
 # ---- At the start: a job script that always passes --resume comes to the same end, also with no checkpoint yet
 run="$small --steps 300 --save-every 0 --val-every 0 --resume"
 "$gpt" $run --out "$dir/begun" > "$dir/begun.out" 2>&1
 is "exit code of a resume of nothing" $? 0
 says begun "^--resume: no checkpoint in $dir/begun: the run starts from step 0"
-"$gpt" $run --out "$dir/early" --time-limit 0.0001s > "$dir/limit.out" 2>&1
-is "exit code" $? 75
-says limit "^--time-limit 0.0001s: before the first step, nothing was written; .* --resume begins"
+start large $run --layers 12 --heads 12 --channels 768 --out "$dir/early"
+wait_for "^memory" "$dir/large.out"         # its weights take longer
+stop TERM
+is "exit code before the first step" $status 75
+says large "^SIGTERM: before the first step, nothing was written; .* --resume begins"
 expect "nothing was written" test ! -e "$dir/early"
 for delay in 0 0.02 0.05; do
     in_turn 3 || continue
@@ -91,9 +72,6 @@ stop TERM
 case $status in 0|75) ;; *) is "exit code after the first steps" $status 75 ;; esac
 expect "the resume, wherever the run came from" "$gpt" $run --out "$dir/early"
 same_files "$dir/begun/step-00000300" "$dir/early/step-00000300" ${checkpoint_files% state.json}
-"$gpt" $run --out "$dir/early" --time-limit 0.0001s > "$dir/limit.out" 2>&1
-is "exit code" $? 75
-says limit "nothing was written; .* --resume continues"
 if in_turn 2; then
     mv "$dir/begun/step-00000300" "$dir/moved"
     expect "a resume without its checkpoints begins" "$gpt" $run --out "$dir/begun"
@@ -112,11 +90,6 @@ stop TERM
 is "exit code while it validates" $status 75
 expect "a checkpoint" ls "$dir"/val/step-0000000*/state.json
 expect "it was cut short" grep -q '"val_step": -1,' "$dir"/val/step-0000000*/state.json
-if ! [ "$cuda" ]; then
-    "$gpt" --out "$dir/val" --resume --time-limit 0.3s > "$dir/never.out" 2>&1
-    is "exit code where there is never time for it" $? 1
-    says never "^train_gpt: --time-limit 0.3s: the validation of step . alone takes longer"
-fi
 expect "the resume repeats the validation" "$gpt" --out "$dir/val" --resume
 expect "validated" grep -q '"val_step": 1,' "$dir/val/step-00000001/validation.json"
 saved=$(sed -n 's/.*"val_loss": \([0-9.]*\),/\1/p' "$dir/val/step-00000001/validation.json")
