@@ -238,10 +238,19 @@ static void compete(Shape s) {
         if (i == 0) { mean_out = mean_magnitude(out, s.T); mean_dqkv = mean_magnitude(dqkv, s.T); }
     }
     REQUIRE(!runner[0].absent, "%s refuses T %d, or the device has no memory for it", runner[0].label, s.T);
-    for (int64_t round = 0; round < rounds; round++)
+    int order[RUNNERS_MAX];
+    for (int i = 0; i < runners; i++) order[i] = i;
+    for (int64_t round = 0; round < rounds; round++) {
+        /* another order each time: behind one that waits a lot the clock is up to 10 % higher than behind a hot one */
+        for (int i = runners - 1; i > 0; i--) {
+            const int k = rand() % (i + 1), other = order[k];
+            order[k] = order[i];
+            order[i] = other;
+        }
         for (int i = 0; i < runners; i++)
-            for (int pass = 0; pass < PASSES && !runner[i].absent; pass++)
-                runner[i].ms[pass][round] = time_batch(&runner[i], s, pass);
+            for (int pass = 0; pass < PASSES && !runner[order[i]].absent; pass++)
+                runner[order[i]].ms[pass][round] = time_batch(&runner[order[i]], s, pass);
+    }
     for (int i = 0; i < runners; i++)
         for (int pass = 0; pass < PASSES; pass++) {
             double ms[ROUNDS_MAX];
@@ -339,7 +348,7 @@ int main(int argc, char **argv) {
           .help = "only the speeds at this one; without it 64 and 128" },
         { .name = "T", .type = OPTION_INTEGER, .value = &T, .min = 1, .max = 32768, .argument = "N",
           .help = "only the speeds at this one; without it 512 to 16384" },
-        { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "5", .min = 1, .max = ROUNDS_MAX,
+        { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "9", .min = 1, .max = ROUNDS_MAX,
           .argument = "N", .help = "take the median of N" },
         { .name = "csv", .type = OPTION_TEXT, .value = &csv_path, .argument = "FILE",
           .help = "writes the speeds also to FILE, which scripts/plot_attention.sh draws" },
