@@ -169,7 +169,8 @@ static void validate(Run *run) {
     report_validation(&run->report, &(ValidationReport){ .step = state->step, .loss = e.loss, .first = e.first,
                       .floor = corpus->val_floor, .targets_per_byte = e.targets_per_byte });
     if (is_rise && !comm_rank) warn_of_rise(&run->report, e.loss, best);
-    saver_validated(&run->saver, state);
+    const int is_of_saved = state->step != run->resume.state.step || !run->resume.validates_other;
+    if (is_of_saved) saver_validated(&run->saver, state);       /* else by options that the checkpoint does not have */
 }
 
 /* Fails when the val loss is below the floor, once the running save is complete. */
@@ -190,16 +191,11 @@ static int stops_early(const Run *run) {
 static void open_outputs(Run *run) {
     const Settings *s = &run->settings;
     const TrainState *state = &run->state;
-    const TrainState saved = *state;
-    if (run->resume.checkpoint && validation_due(run)) {        /* a stop or a kill has cut it short */
-        validate(run);
-        require_no_leak(run);
-    }
     if (comm_rank) run->dir.path = NULL;        /* rank 0 writes for all */
     if (run->dir.path) run_dir_open(&run->dir);
     const char *out = run->dir.path;
     run->info.out = out;
-    ResumeInfo resume = { .step = state->step, .changes = run->resume.changes, .val_loss = val_loss_of(state) };
+    ResumeInfo resume = { .step = state->step, .changes = run->resume.changes };
     report_open(&run->report, &run->info, run->resume.checkpoint ? &resume : NULL);
     if (!comm_rank && state->step < s->steps)
         warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
@@ -207,8 +203,11 @@ static void open_outputs(Run *run) {
                           .report = &run->report, .keep = s->keep,
                           .snapshot = { .options = run->options, .tokenizer = run->tokenizer,
                                         .train = data_id(run->corpus.train), .val = data_id(run->corpus.val) } };
-    saver_open(&run->saver, run->resume.checkpoint ? &saved : NULL);
-    if (state->val_step != saved.val_step && !run->resume.validates_other) saver_validated(&run->saver, state);
+    saver_open(&run->saver, run->resume.checkpoint ? state : NULL);
+    if (run->resume.checkpoint && validation_due(run)) {        /* a stop or a kill has cut it short */
+        validate(run);
+        require_no_leak(run);
+    }
     if (out && run->resume.checkpoint && state->step >= s->steps)
         print_line(stdout, "all %lld steps are done; to train longer: --resume %s --steps N", (long long)s->steps,
                    shell_word(out));

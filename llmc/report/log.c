@@ -194,34 +194,14 @@ static void write_run(FILE *file, const RunInfo *run) {
     fputs("}\n", file);
 }
 
-/* The step of an event in a log, 0 of one without a step; -1 = damaged. */
-static int64_t read_event(const FileLine *line, char kind[32]) {
-    char start[96], next = ',';
-    long long step = 0;
-    snprintf(start, sizeof start, "%.*s", line->size < sizeof start ? (int)line->size : 95, line->text);
-    if (!line->size || line->text[line->size - 1] != '}' || memchr(line->text, 0, line->size)) return -1;
-    const int found = sscanf(start, "{\"event\": \"%31[a-z]\", \"step\": %lld%c", kind, &step, &next);
-    return found >= 1 && strchr(",}", next) ? step : -1;
-}
-
-/* Continues before the first event behind the step of the resume. Returns whether that step was validated. */
-static int open_jsonl(Log *log, const char *path, const RunInfo *run, const ResumeInfo *resume) {
+/* Continues the file: a resume is an event. */
+static void open_jsonl(Log *log, const char *path, const RunInfo *run, const ResumeInfo *resume) {
     const FileMap old = map_old(path, resume);
-    int64_t size = 0, damaged = 0, step;
-    int is_validated = 0;
-    char kind[32];
-    for (FileLine line = {0}; log_next_line(old, &line) && (step = read_event(&line, kind)) <= resume->step; ) {
-        REQUIRE(step >= 0 || line.number > 1, "%s: not a log of events: want {\"event\": ...} in the first line; move "
-                "the log away to start a new one", path);
-        if (step < 0) damaged++;
-        else          size = offset_in(old, line.next);
-        if (step == resume->step && !strcmp(kind, "validation")) is_validated = 1;
-    }
-    if (damaged) print_line(stdout, "%s: %" PRId64 " damaged lines", path, damaged);
+    const int is_torn = old.size && old.bytes[old.size - 1] != '\n';    /* by a crash; readers leave the line out */
     file_unmap(old);
-    open_file(&log->jsonl, path, size);
-    if (!size) write_run(log->jsonl.lines, run);
-    return is_validated;
+    open_file(&log->jsonl, path, old.size);
+    if (is_torn)   fputc('\n', log->jsonl.lines);
+    if (!old.size) write_run(log->jsonl.lines, run);
 }
 
 /* ---- settings.txt, and the banner */
@@ -301,14 +281,10 @@ void log_open(Log *log, const RunInfo *run, const ResumeInfo *resume) {
     if (!resume) rename_old_log(csv.text);
     if (!resume) rename_old_log(jsonl.text);
     log->start_s = seconds_now() - open_csv(log, csv.text, resume);
-    const int is_validated = open_jsonl(log, jsonl.text, run, resume);
+    open_jsonl(log, jsonl.text, run, resume);
     if (resume)
         log_event(log, "resume", resume->step, (LogValue[]){
             { "time", .text = time_text() }, { "command", .text = run->command },
             { "changes", .text = resume->changes }, {0} });
-    if (resume) log_val_loss(log, resume->val_loss);
-    if (resume && !is_validated && !isnan(resume->val_loss))
-        log_event(log, "validation", resume->step,
-                  (LogValue[]){ { "val_loss", "%.9g", .number = resume->val_loss }, {0} });
     write_settings(run, resume);
 }

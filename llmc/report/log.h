@@ -34,7 +34,6 @@ typedef struct {
 /* Where a resume continues. */
 typedef struct {
     int64_t     step;
-    double      val_loss;                 /* that step's; NaN = not measured */
     const char *changes;                  /* "--steps 200 -> 300, --lr 0.001 -> 0.0003"; NULL = none */
 } ResumeInfo;
 
@@ -75,10 +74,9 @@ typedef struct {
     double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */
 } Log;
 
-/* In run->out. resume NULL: new files; old ones become log.csv.old and so on. Else each file is cut behind
-   resume->step and continued, log.csv with the columns that it has; the row of that step gets resume->val_loss if it
-   has none, as a stop may have cut the validation short. Missing and damaged lines are reported. Fails on a file that
-   is not such a log. */
+/* In run->out. resume NULL: new files; old ones become log.csv.old and so on. Else they are continued, log.csv behind
+   the row of resume->step and with the columns that it has. Missing and damaged rows are reported. Fails on a log.csv
+   that is not such a log. */
 void   log_open(Log *log, const RunInfo *run, const ResumeInfo *resume);
 /* Lines with output, device, model, recipe, data, memory: the banner's, or but for output settings.txt's comments. */
 void   log_describe(FILE *file, const RunInfo *run, int as_comments);

@@ -32,7 +32,7 @@ static const Option options[] = {
 
 static int no_validation, log_every;      /* of the runs to come */
 static int64_t steps_in_all = 100;
-static ResumeInfo resume = { .val_loss = NAN };
+static ResumeInfo resume;
 
 static inline RunInfo info_of(const char *command) {
     return (RunInfo){ .version = "train_gpt 0", .command = command, .device = &device, .config = &config,
