@@ -255,21 +255,15 @@ void log_describe(FILE *file, const RunInfo *run, int as_comments) {
 
 static void write_settings(const RunInfo *run, const ResumeInfo *resume) {
     const Path path = path_of(run->out, "settings.txt"), new = path_of(run->out, "settings.txt.new");
-    const FileMap old = map_old(path.text, resume);
     FILE *file = file_create(new.text);
-    if (!old.size) {
-        fprintf(file, "# %s, %s\n# command: %s\n", run->version, time_text(), run->command);
-        log_describe(file, run, 1);
-        if (!isnan(run->val_floor)) fprintf(file, "# floor: %.6f\n", run->val_floor);
-        fputs("# --config reads this file, for a new run; --resume reads the options of the checkpoint\n", file);
-    }
-    for (FileLine line = {0}; log_next_line(old, &line); )
-        if (*line.text == '#') fwrite(line.text, 1, (size_t)(line.next - line.text), file);
+    fprintf(file, "# %s, %s\n# command: %s\n", run->version, time_text(), run->command);
+    log_describe(file, run, 1);
+    if (!isnan(run->val_floor)) fprintf(file, "# floor: %.6f\n", run->val_floor);
     if (resume)
-        fprintf(file, "# resumed at step %" PRId64 ", %s: %s%s%s\n", resume->step, time_text(), run->command,
-                resume->changes ? "; changed: " : "", resume->changes ? resume->changes : "");
+        fprintf(file, "# resumed: at step %" PRId64 "%s%s\n", resume->step, resume->changes ? ", " : "",
+                resume->changes ? resume->changes : "");
+    fputs("# --config reads this file, for a new run; --resume reads the options of the checkpoint\n", file);
     options_write(file, run->options);
-    file_unmap(old);
     file_close_durably(file, new.text);
     file_rename(new.text, path.text);
 }

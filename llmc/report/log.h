@@ -4,8 +4,8 @@
      OUT/log.jsonl      a JSON object per line, {"event": "validation", "step": 12, "seconds": 3.417, ...}; events are
                         run, resume, validation, sample, checkpoint, warning and end; what is unknown or not finite is
                         absent
-     OUT/settings.txt   version, command, device, model, recipe, data, memory, floor and resumes as comments, and all
-                        settings, which --config reads
+     OUT/settings.txt   version, command, device, model, recipe, data, memory, floor and resume as comments, and all
+                        settings, which --config reads; those of the last start
 
    Nothing here prints except log_open and log_file_flush, in lines of their own. */
 #ifndef LLMC_LOG_H

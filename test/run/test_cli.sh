@@ -146,7 +146,7 @@ if in_turn 2; then
     changed="changed: --steps 40 -> 60; the learning rate goes from 1.2e-04 to 7.7e-04"
     is "it says so" "$(grep '^changed: ' "$dir/expect.out")" "$changed"
     expect "settings.txt says so" \
-        grep -q "^# resumed at step 40, .*; $changed\$" "$dir/extended/settings.txt"
+        grep -q "^# resumed: at step 40, ${changed#* }\$" "$dir/extended/settings.txt"
     is "the new schedule, without a second warm-up" "$(cells "$dir/extended" lr | tail -n 20)" \
         "$(cells "$dir/longer" lr | tail -n 20)"
     refuses "--steps 50: $dir/extended/step-00000060 has more" "$gpt" --resume "$dir/extended" --steps 50 --dry-run
