@@ -129,29 +129,6 @@ const Option *options_find_gone(const Option *table, const char *name, const cha
     return row && !row->name && row->choices && choice_index(row->choices, value) < 0 ? row : NULL;
 }
 
-/* Whether at most so many insertions, deletions and substitutions of a character turn a into b. */
-static int within(int edits, const char *a, const char *b) {
-    while (*a && *a == *b) a++, b++;
-    if (*a == *b) return 1;
-    return edits > 0 && ((*a && within(edits - 1, a + 1, b)) || (*b && within(edits - 1, a, b + 1)) ||
-                         (*a && *b && within(edits - 1, a + 1, b + 1)));
-}
-
-/* The option that a misspelt or abbreviated name must mean, or NULL: at most 1 edit away, 2 where both names are longer
-   than 4, or the only one that begins so. A name of 1 or 2 characters could mean anything. */
-static const Option *similar_option(const Option *table, const char *name) {
-    const size_t length = strlen(name);
-    const Option *begins = NULL;
-    int count = 0;
-    for (int edits = 1; edits <= 2 && length >= 3; edits++)
-        for (const Option *o = table; !at_end(o); o++)
-            if (o->name && (edits == 1 || (length > 4 && strlen(o->name) > 4)) && within(edits, name, o->name))
-                return o;
-    for (const Option *o = table; !at_end(o) && length >= 3; o++)
-        if (o->name && !strncmp(name, o->name, length)) begins = o, count++;
-    return count == 1 ? begins : NULL;
-}
-
 /* ---- the command line and --config: names and values as they are typed */
 
 /* The value's name in --help, "" for a flag. */
@@ -237,9 +214,7 @@ static void set_typed(void *argument) {
     }
     REQUIRE(!t->line || t->value, "'%s': want name = value, the value as it is, in '...', or in \"...\" with \\n, \\t, "
             "\\\", \\\\ only", shown);
-    const Option *similar = option ? NULL : similar_option(t->table, t->name);
-    REQUIRE(option, "%s: no such option%s%s%s", t->typed, similar ? "; did you mean --" : " (--help lists the options)",
-            similar ? similar->name : "", similar ? "?" : "");
+    REQUIRE(option, "%s: no such option (--help lists the options)", t->typed);
     REQUIRE(!t->line || option->role != ROLE_COMMAND || !strcmp(option->name, "out"), "--%s belongs on the command "
             "line", option->name);
     REQUIRE(t->value && (*t->value || (option->fallback && !*option->fallback)), "--%s: want a value, got %s (one that "

@@ -192,24 +192,13 @@ static void all_names_are_answered(void) {
 }
 
 static void suggestions(void) {
-    static const char *const misspelled[][2] = {        /* a name that is none, and the one that is meant */
-        { "--temprature", "temperature" }, { "--temper", "temperature" }, { "--lay", "layers" }, { "--lrr", "lr" },
-        { "--bacth", "batch" }, { "--sed", "seed" }, { "-seed", "seed" }, { "--resum", "resume" },
-        { "-steps", "steps" }, { "--resumee", "resume" }, { "--sheduler=wsd", "schedule" }, { "--dta", "data" },
-        { "--seeds", "seed" },
-        { "--promt=x", "prompt" }, { "--top_kk", "top-k" }, { "-- batch", "batch" }, { "---batch", "batch" },
-        { "--batch ", "batch" }, { "--det", "deterministic" },
-    };
     static const char *const nonsense[] = {
         "--foo", "--frobnicate", "--x", "--size", "--save", "--sam", "--weights", "--loss", "--layout", "--cheese",
         "--sparse", "--moe-experts", "--z-loss", "--hello-world", "--test", "--debug", "--quick", "--loop", "--cutmix",
         "--reset", "--force", "--port", "--host", "--lora-rank", "--quantize", "--label-smoothing", "--ema",
         "--patience", "--streaming", "--cache", "--no-resume", "--LR", "--e", "--q", "--k", "--tr", "--TEMPERATURE",
-        "--la", "--sde", "-", "--" LONG_WORD, "--" LONG_WORD "=" LONG_WORD, "--\xc3\xa9\x01", "--a\nb\tc", "--",
+        "--la", "--sde", "-steps", "--temper", "-", "--" LONG_WORD, "--" LONG_WORD "=" LONG_WORD, "--\xc3\xa9\x01", "--a\nb\tc", "--",
         "--=3" };
-    for (int i = 0; i < COUNT(misspelled); i++)
-        expect_fails(STRING("no such option; did you mean --%s?", misspelled[i][1]), parse,
-                     &(Case){ .word = { misspelled[i][0], strchr(misspelled[i][0], '=') ? NULL : "1" } });
     for (int i = 0; i < COUNT(nonsense); i++)
         expect_fails("no such option (--help lists the options)", parse, &(Case){ .word = { nonsense[i] } });
 }
@@ -349,7 +338,6 @@ static void values_in_a_file(void) {
 static void bad_files(void) {
     static Case cases[] = {
         { ":1: --i: no such option (--help lists the options)", "i = x\n", { 0 } },
-        { ":1: --stesp: no such option; did you mean --steps?", "stesp = 3\n", { 0 } },
         { ":1: --steps x: want an integer, 0 .. 1e12", "steps = x\n", { 0 } },
         { ":1: --steps x: want an integer, 0 .. 1e12", "steps = x\n", { "--steps=3" } },
         { ":1: --deterministic True: want yes|no", "deterministic = True", { 0 } },
