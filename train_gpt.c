@@ -97,7 +97,7 @@ static void print_banner(Run *run) {
         memory_plan_print(&plan);
         recompute_plan_print(&run->config, s->attention, (int)s->batch);
     }
-    memory_plan_check(&plan, &run->config, s->attention, (int)s->batch, TRAIN);
+    memory_plan_check(&plan, (int)s->batch, TRAIN);
     if (run->resume.changes) print_line(stdout, "changed: %s", run->resume.changes);
     if (s->dry_run && s->data && !comm_rank)
         warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
@@ -160,7 +160,7 @@ static void validate(Run *run) {
     if (e.first < 0) return;
     state->val.best = saver_best(&run->saver, state->val.best);     /* rank 0's */
     ranks_copy_from_first(&state->val.best, sizeof state->val.best);
-    const int is_rise = val_history_add(&state->val, state->step, e.loss, state->val_loss);
+    val_history_add(&state->val, state->step, e.loss);
     BestLoss *best = &state->val.best;
     if (best->step == state->step) best->is_extra = !save_due(run) && run->saver.state.step != state->step;
     state->val_loss = e.loss;
@@ -168,7 +168,6 @@ static void validate(Run *run) {
     if (e.first) corpus->val_floor = NAN;    /* that of the whole text */
     report_validation(&run->report, &(ValidationReport){ .step = state->step, .loss = e.loss, .first = e.first,
                       .floor = corpus->val_floor, .targets_per_byte = e.targets_per_byte });
-    if (is_rise && !comm_rank) warn_of_rise(&run->report, e.loss, best);
     const int is_of_saved = state->step != run->resume.state.step || !run->resume.validates_other;
     if (is_of_saved) saver_validated(&run->saver, state);       /* else by options that the checkpoint does not have */
 }

@@ -149,8 +149,7 @@ enum { COUNT_MAX = INT64_C(1) << 62 };      /* a run adds to it without overflow
     X("step",     val.best.step,        COUNT_MAX) \
     X("extra",    val.best.is_extra,    1) \
     X("outdated", val.best.outdated,    COUNT_MAX) \
-    X("since",    val.since_best,       COUNT_MAX) \
-    X("rises",    val.rises,            RISES_MAX)
+    X("since",    val.since_best,       COUNT_MAX)
 
 /* file, json and state are those of the function */
 #define WRITE_COUNT(key, member, max) fprintf(file, "\"%s\": %lld, ", key, (long long)state->member);

@@ -211,22 +211,11 @@ int64_t update_sequences(Settings *s, int T, int is_resume) {
     return sequences;
 }
 
-void memory_plan_check(const MemoryPlan *plan, const GPTConfig *config, const char *attention, int B, Purpose purpose) {
-    const size_t free_bytes = (size_t)device_info().free_bytes;
-    if (plan->total <= free_bytes) return;
-    const char *option = purpose == GENERATE ? "--num-samples" : "--batch";
-    const int flash_fits = !strcmp(attention, "naive") && memory_plan(config, "auto", B, purpose).total <= free_bytes;
-    GPTConfig less = *config;               /* every level of recomputation with B sequences, then with half as many */
-    int fits = B;
-    while (fits && memory_plan(&less, attention, fits, purpose).total > free_bytes) {
-        less.recompute = purpose == TRAIN && less.recompute < RECOMPUTE_BLOCK ? less.recompute + 1 : config->recompute;
-        if (less.recompute == config->recompute) fits /= 2;
-    }
-    char need[32], have[32], batch[48] = "", level[48] = "";
-    if (fits < B) snprintf(batch, sizeof batch, " %s %d", option, fits);
-    if (less.recompute > config->recompute) snprintf(level, sizeof level, " --recompute %s", levels[less.recompute]);
-    fail("out of memory: %s %d needs %s, %s are free; %s", option, B, bytes_text((double)plan->total, need),
-         bytes_text((double)free_bytes, have), flash_fits ? "with --attention flash instead of naive it fits"
-         : fits ? format_string("with%s%s it fits; a smaller --model or --context needs less", level, batch)
-         : format_string("not even %s 1 fits: want a smaller --model or a shorter --context", option));
+void memory_plan_check(const MemoryPlan *plan, int B, Purpose purpose) {
+    const double free_bytes = (double)device_info().free_bytes;
+    char need[32], have[32];
+    REQUIRE((double)plan->total <= free_bytes, "out of memory: %s %d needs %s, %s are free: want a smaller %s%s, "
+            "--attention flash, a smaller --model or a shorter --context", purpose == GENERATE ? "--num-samples" :
+            "--batch", B, bytes_text((double)plan->total, need), bytes_text(free_bytes, have),
+            purpose == GENERATE ? "one" : "batch", purpose == TRAIN ? ", --recompute (the table above)" : "");
 }

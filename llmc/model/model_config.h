@@ -29,9 +29,9 @@ typedef struct {
 } MemoryPlan;
 
 /* The plan for batches of B sequences of config->T tokens. memory_plan_check fails when it needs more than is free, and
-   names what would fit: flash instead of naive attention, a level of --recompute, or a smaller batch. */
+   names the options that lower it. */
 MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Purpose purpose);
-void memory_plan_check(const MemoryPlan *plan, const GPTConfig *config, const char *attention, int B, Purpose purpose);
+void memory_plan_check(const MemoryPlan *plan, int B, Purpose purpose);
 
 char *memory_plan_text (const MemoryPlan *plan, const DeviceInfo *device);  /* new, "213 MiB of 7.60 GiB free" */
 void  memory_plan_print(const MemoryPlan *plan);                            /* every part */

@@ -58,13 +58,8 @@ Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64
                          .targets_per_byte = sums[2] > 0 ? sums[1] / sums[2] : NAN };
 }
 
-int val_history_add(ValHistory *h, int64_t step, double loss, double before) {
-    if (isfinite(loss) && (!h->best.step || loss < h->best.loss)) {
-        *h = (ValHistory){ .best = { .step = step, .loss = loss, .outdated = h->best.is_extra ? h->best.step : 0 } };
-        return 0;
-    }
+void val_history_add(ValHistory *h, int64_t step, double loss) {
     h->since_best++;
-    if (h->rises == RISES_MAX) return 0;
-    h->rises = loss > before ? h->rises + 1 : 0;
-    return h->rises == RISES_MAX;
+    if (!isfinite(loss) || (h->best.step && loss >= h->best.loss)) return;
+    *h = (ValHistory){ .best = { .step = step, .loss = loss, .outdated = h->best.is_extra ? h->best.step : 0 } };
 }

@@ -18,7 +18,7 @@ typedef struct {
    part. */
 Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int B);
 
-/* ---- The val losses of a run: the lowest so far, and whether they rise */
+/* ---- The val losses of a run */
 
 typedef struct {
     int64_t step;        /* 0 = none */
@@ -27,17 +27,13 @@ typedef struct {
     int64_t outdated;    /* step of the extra checkpoint that this best replaces; 0 = none */
 } BestLoss;
 
-enum { RISES_MAX = 3 };
-
 /* All zeros: no validation yet. */
 typedef struct {
     BestLoss best;
     int64_t  since_best;     /* validations after the best */
-    int64_t  rises;          /* in a row; stays at RISES_MAX until the next best */
 } ValHistory;
 
-/* Adds the loss of a validation; before: the previous one's. Only a finite loss can be the best. Returns 1 if
-   it is the RISES_MAX-th rise in a row, the first time since the best: the caller warns. */
-int val_history_add(ValHistory *history, int64_t step, double loss, double before);
+/* Adds the loss of a validation. Only a finite loss can be the best. */
+void val_history_add(ValHistory *history, int64_t step, double loss);
 
 #endif

@@ -4,13 +4,9 @@
 #include "../tokens/dataloader.h"
 #include "../report/report.h"
 #include "../options/settings.h"
-#include "evaluate.h"
 
-/* Reports a line for each: validation on the training data, or none; --early-stop without validations; a warm-up longer
-   than the run; a context longer than the data; several epochs. T: tokens per sequence; sequences: of an update. */
+/* Reports a line for each: validation on the training data, or none; --early-stop without validations; a context longer
+   than the data; several epochs. T: tokens per sequence; sequences: of an update. */
 void warn_of_mistakes(Report *report, const Settings *settings, const Corpus *corpus, int T, int64_t sequences);
-
-/* Reports that val loss has risen RISES_MAX times in a row, to `loss`, and the options that help. */
-void warn_of_rise(Report *report, double loss, const BestLoss *best);
 
 #endif

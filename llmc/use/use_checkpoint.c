@@ -72,7 +72,7 @@ int use_checkpoint(Settings *s, Option *options) {
     const int B = (int)s->batch;
     const MemoryPlan plan = memory_plan(&config, s->attention, B, purpose);
     if (s->dry_run) memory_plan_print(&plan);
-    memory_plan_check(&plan, &config, s->attention, B, purpose);
+    memory_plan_check(&plan, B, purpose);
     if (s->dry_run) return stdio_flush();
     gpt_create(&gpt, config, s->attention, B, config.T, purpose);
     checkpoint_load_model(checkpoint, &gpt);

@@ -22,7 +22,7 @@ static void test_checkpoint_round_trip(void) {
         want.val_loss = losses[i];
         want.val_step = i - 1;
         want.spikes.nonfinite = i;
-        if (i) want.val = (ValHistory){ { i, losses[i % 5], i & 1, 7 * i }, 3 * i, i % (RISES_MAX + 1) };
+        if (i) want.val = (ValHistory){ { i, losses[i % 5], i & 1, 7 * i }, 3 * i };
         want.spikes.spikes = 2 * i;
         want.spikes.count = i < 5 ? i : SPIKE_WINDOW;
         for (int k = 0; k < want.spikes.count; k++) {
@@ -183,7 +183,7 @@ static const Damage damage[] = {           /* test_malformed has other values of
     { "state.json", "`bytes`", "`words`", load_tokenizer, "state.json: `tokenizer` is `words`, want bytes|ids|bpe" },
     { "state.json", "`best`: {", "`best`: 5, `b`: {", load_state, "`best` is 5, want an object" },
     { "state.json", "`extra`: 1", "`extra`: 2", load_state, "`best.extra` is 2" },
-    { "state.json", "`rises`: 0", "`rise`: 0", load_state, "`best.rises` is missing" },
+    { "state.json", "`since`: 0", "`sinc`: 0", load_state, "`best.since` is missing" },
     { "state.json", "`loss`: 0.5", "`loss`: null", load_state, "`best.loss` is null, want a number" },
     { "state.json", "{", "", load_state, "state.json: byte " },
     { "model.safetensors", SHAPE_OF("wte", "65,16"), SHAPE_OF("wte", "16,65"), load_model,

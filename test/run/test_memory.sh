@@ -68,7 +68,7 @@ else
     grouped "300 MiB of 300 MiB" 4:memory:/elsewhere memory/memory.limit_in_bytes 314572800
     (ulimit -v 122880; expect "a save beside 97 MiB of a plan" "$gpt" --data "$dir/text/train.txt" --val-fraction 0 \
         --model d2 --batch 18 --steps 1 --threads 1 --out "$dir/limited"; exit $bad) || bad=1
-    (ulimit -v 400000; refuses " MiB are free; " "$gpt" $text --batch 24; exit $bad) || bad=1
+    (ulimit -v 400000; refuses " MiB are free: " "$gpt" $text --batch 24; exit $bad) || bad=1
     is "the plan that does not fit" "$(grep -c "^  total\|^  --recompute\|^    block " "$dir/refuse.out")" 3
     close_test "$name"
 fi
