@@ -59,7 +59,7 @@ torch=
 if "$python" -c 'import numpy, torch' 2> /dev/null; then
     torch=$out/torch
     echo "training torch" >&2
-    "$gpt" --config "$out/flash/settings.txt" --steps 0 --save-dtype f32 --out "$out/start" > /dev/null 2>&1
+    "$gpt" --config "$out/flash/settings.txt" --steps 0 --out "$out/start" > /dev/null 2>&1
     OMP_WAIT_POLICY=passive "$python" "$here/train_reference.py" --config "$out/flash/settings.txt" --device $device \
         --init "$out/start" --out "$torch" > "$out/torch.txt"
 else

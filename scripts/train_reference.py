@@ -184,7 +184,7 @@ def read_weights(directory):
         tensors = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
         other = {entry["dtype"] for entry in tensors.values()} - {"F32"}
         if other:
-            sys.exit(f"train_reference: {directory}: weights in {other.pop()}, want F32; save with --save-dtype f32")
+            sys.exit(f"train_reference: {directory}: weights in {other.pop()}, want F32")
         return tensors, file.read()
 
 

@@ -90,9 +90,8 @@ static char *config_text(const GPTConfig *c, Tokenizer tokenizer) {
         "  \"add_cross_attention\": false,\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"n_head\": %d,\n"
         "  \"n_ctx\": %d,\n  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n"
         "  \"resid_pdrop\": %#g,\n  \"embd_pdrop\": %#g,\n  \"attn_pdrop\": %#g,\n"
-        "  \"initializer_range\": 0.02,\n  \"torch_dtype\": \"%s\"\n}\n", c->L, c->C, c->T, c->V, c->NH, c->T,
-        c->untied ? "false" : "true", end_of_text, end_of_text, c->dropout, c->dropout, c->dropout,
-        c->save_dtype == BF16 ? "bfloat16" : "float32");
+        "  \"initializer_range\": 0.02,\n  \"torch_dtype\": \"float32\"\n}\n", c->L, c->C, c->T, c->V, c->NH, c->T,
+        c->untied ? "false" : "true", end_of_text, end_of_text, c->dropout, c->dropout, c->dropout);
 }
 enum { REQUIRED = 5, OPTIONAL = 5 };            /* the first members */
 
@@ -123,7 +122,6 @@ GPTConfig checkpoint_config(const char *checkpoint) {
         print_line(stdout, "%s: ties the head, but lm_head.weight differs from wte: the head is trained untied",
                    path.text);
     c.untied |= tie && tie->type == JSON_FALSE;
-    c.save_dtype = F32;
     json_free(tensors);
     json_free(json);
     free(text);
@@ -271,14 +269,11 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
 
 /* ---- The directory */
 
-/* optimizer.safetensors: both moments, of Muon's matrices one momentum, and the parameters if model.safetensors has
-   them rounded. Returns the number of parts. */
-static int list_parts(Part part[STATES], OptimizerKind kind, DType save_dtype, void *const memory[STATES]) {
+/* optimizer.safetensors: both moments, of Muon's matrices one momentum. */
+static void list_parts(Part part[2], OptimizerKind kind, void *const memory[STATES]) {
     const int is_muon = kind == OPTIMIZER_MUON;
-    part[0] = (Part){ "exp_avg.", is_muon ? "momentum_buffer." : "exp_avg.", memory[STATE_M], F32 };
-    part[1] = (Part){ "exp_avg_sq.", is_muon ? NULL : "exp_avg_sq.", memory[STATE_V], F32 };
-    part[2] = (Part){ "param.", "param.", memory[STATE_PARAM], F32 };
-    return save_dtype == BF16 ? 3 : 2;
+    part[0] = (Part){ "exp_avg.", is_muon ? "momentum_buffer." : "exp_avg.", memory[STATE_M] };
+    part[1] = (Part){ "exp_avg_sq.", is_muon ? NULL : "exp_avg_sq.", memory[STATE_V] };
 }
 
 /* Returns the line of checksums.xxh64; frees text, "" = no file. */
@@ -296,13 +291,13 @@ static SumLine write_text(const char *dir, const char *name, char *text) {
 void checkpoint_write(const char *dir, const Snapshot *s) {
     const GPTConfig *c = &s->model->config;
     const TensorTable *table = &s->model->master.table;
-    const Part model = { "", "", s->host[STATE_PARAM], c->save_dtype };
-    Part part[STATES];
-    const int parts = list_parts(part, c->optimizer, c->save_dtype, s->host);
+    const Part model = { "", "", s->host[STATE_PARAM] };
+    Part part[2];
+    list_parts(part, c->optimizer, s->host);
     SumLine line[CHECKED];              /* in the order of names */
     line[0] = write_text(dir, CONFIG, config_text(c, s->tokenizer));
     line[1] = sum_line(weights_write(path_of(dir, MODEL).text, table, &model, 1, c->V), MODEL);
-    line[2] = sum_line(weights_write(path_of(dir, OPTIMIZER).text, table, part, parts, c->V), OPTIMIZER);
+    line[2] = sum_line(weights_write(path_of(dir, OPTIMIZER).text, table, part, 2, c->V), OPTIMIZER);
     line[3] = write_text(dir, STATE, state_text(s));
     line[4] = write_text(dir, CHOICES, s->choices ? format_string("%s", s->choices) : NULL);
     for (int i = TOKENIZER_FILE; i < TOKENIZER_FILE + 2; i++)
@@ -349,7 +344,7 @@ void checkpoint_load_choices(const char *checkpoint) {
 void checkpoint_load_model(const char *checkpoint, GPT *model) {
     const TensorTable *table = &model->master.table;
     if (comm_size > 1) ranks_require_same(sum_of_files(checkpoint), "the sum of the checkpoint's files");
-    const Part parameters = { "", "", table->memory, F32 };
+    const Part parameters = { "", "", table->memory };
     weights_read(model_path(checkpoint).text, table, &parameters, 1, model->config.V);
     gpt_cast_params(model);
 }
@@ -372,22 +367,20 @@ static void zero_matrices(const TensorTable *table, char *memory) {
 void checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, GPT *model, Optimizer *optimizer) {
     const TensorTable *table = &model->master.table;
     const Path file = path_of(checkpoint, OPTIMIZER);
-    const DType saved = weights_config(model_path(checkpoint).text).save_dtype;
     const OptimizerKind had = optimizer_of(checkpoint);
     const int is_other = had != model->config.optimizer;
     if (is_other)
         print_line(stdout, "%s: of another --optimizer: the momentum of the blocks' matrices starts from zero",
                    file.text);
     /* one at a time: sharded ones are read into the same memory */
-    for (OptimizerState i = saved == BF16 ? STATE_PARAM : STATE_M; i < STATES; i++) {
+    for (OptimizerState i = STATE_M; i < STATES; i++) {
         void *memory[STATES] = {0};
-        Part part[STATES];
+        Part part[2];
         memory[i] = optimizer_memory(optimizer, i);
         device_zero(memory[i], table->bytes);               /* Muon's matrices have no second moment */
-        const int parts = list_parts(part, had, saved, memory);
-        weights_read(file.text, table, part, parts, model->config.V);
-        if (i == STATE_PARAM) gpt_cast_params(model);
-        else if (is_other)    zero_matrices(table, memory[i]);
+        list_parts(part, had, memory);
+        weights_read(file.text, table, part, 2, model->config.V);
+        if (is_other) zero_matrices(table, memory[i]);
         optimizer_scatter(optimizer, i);
     }
     optimizer->step = state->optimizer_step;

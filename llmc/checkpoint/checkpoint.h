@@ -1,9 +1,9 @@
 /* checkpoint.h - The files of one checkpoint, a directory OUT/step-00001000 that from_pretrained can load:
 
      config.json            tie_word_embeddings is false when the head is a tensor of its own, lm_head.weight
-     model.safetensors      parameters, F32 or BF16, with HuggingFace's names and layouts
+     model.safetensors      parameters in F32, with HuggingFace's names and layouts
      optimizer.safetensors  moments in F32, in the layout of NAME: exp_avg.NAME and exp_avg_sq.NAME, of Muon's tensors
-                            momentum_buffer.NAME; param.NAME, the exact parameters, when the model is in BF16
+                            momentum_buffer.NAME
      state.json             TrainState, the identity of the data, the options that a resume compares
      choices.txt            the choices of kernels/autotune.h; none where nothing was measured
      checksums.xxh64        XXH64 of the files above, for `xxhsum -c checksums.xxh64`
@@ -65,7 +65,7 @@ const char *checkpoint_missing_file(const char *dir, int to_resume);   /* the fi
 void checkpoint_verify(const char *checkpoint, int to_resume);
 
 /* weights_config, with which config.json must agree, and the number of heads of config.json. A head that differs
-   from wte is untied, whatever config.json says; prints so. save_dtype is F32. */
+   from wte is untied, whatever config.json says; prints so. */
 GPTConfig checkpoint_config(const char *checkpoint);
 
 /* The tokenizer that the model was trained with. A model of another program: bytes if V is 256, else the BPE of its
@@ -75,7 +75,7 @@ Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
 /* Adopts the choices, if the checkpoint has any; prints when they are of another version, device, driver or library. */
 void       checkpoint_load_choices(const char *checkpoint);
 void       checkpoint_load_model(const char *checkpoint, GPT *model);
-/* Moments, the number of updates, and for a model saved in BF16 the exact weights. */
+/* Moments, and the number of updates. */
 void       checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, GPT *model, Optimizer *optimizer);
 TrainState checkpoint_load_state(const char *checkpoint);   /* with validation.json */
 Json      *checkpoint_open_state(const char *checkpoint);   /* state.json: also "train", "val" (DataId), "settings" */

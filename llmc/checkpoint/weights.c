@@ -30,14 +30,13 @@ static int next_item(const TensorTable *table, const Part *part, int parts, int 
 static SafeTensor file_tensor(const Item *item, int V) {
     const FileLayout layout = item->entry->layout;
     const Tensor t = layout == VOCABULARY ? tensor_row_range(*item->entry->field, 0, V) : *item->entry->field;
-    SafeTensor tensor = { .name = item->name, .dtype = item->part->dtype == BF16 ? "BF16" : "F32", .ndim = t.ndim,
-                          .bytes = tensor_count(t) * (int64_t)dtype_bytes(item->part->dtype) };
+    SafeTensor tensor = { .name = item->name, .dtype = "F32", .ndim = t.ndim, .bytes = 4 * tensor_count(t) };
     for (int i = 0; i < t.ndim; i++) tensor.dim[i] = t.dim[layout == CONV1D ? t.ndim - 1 - i : i];
     return tensor;
 }
 
 static int64_t values_of(const Item *item, int V) {
-    return file_tensor(item, V).bytes / (int64_t)dtype_bytes(item->part->dtype);
+    return file_tensor(item, V).bytes / 4;
 }
 
 static void *memory_of(const Item *item) { return (char *)item->part->memory + item->entry->offset; }
@@ -62,21 +61,11 @@ static void transpose(float *to, int64_t to_pitch, const float *from, int64_t fr
 
 /* ---- Writing */
 
-/* value, finite, rounded to nearest, ties to even. Numbers that round to 2^128 become infinite. */
-static uint16_t bf16_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 static void check_values(const char *path, const Item *item, int64_t count) {
     const float *value = memory_of(item);
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count; i++)
         REQUIRE(isfinite(value[i]), "%s: %s holds a NaN or an infinity (number %" PRId64 "): not saved; earlier "
                 "checkpoints stay: take the last one and lower --lr", path, item->name, i);
-        REQUIRE(item->part->dtype == F32 || (bf16_of(value[i]) & 0x7f80) != 0x7f80, "%s: %s holds a number that BF16 "
-                "rounds to infinity: not saved; want F32", path, item->name);
-    }
 }
 
 static void write_bytes(FILE *file, Xxh64 *hash, const void *bytes, size_t size) {
@@ -87,18 +76,13 @@ static void write_bytes(FILE *file, Xxh64 *hash, const void *bytes, size_t size)
 static void write_values(FILE *file, Xxh64 *hash, const Item *item, int64_t count) {
     const int64_t rows = item->entry->field->dim[0], columns = item->entry->field->dim[1];
     const int64_t piece = piece_of(item->entry);
-    const int is_bf16 = item->part->dtype == BF16;
     const float *from = memory_of(item);
     float *host = alloc_floats(piece);
     for (int64_t done = 0, n; done < count; done += n) {
         n = count - done < piece ? count - done : piece;
         if (item->entry->layout == CONV1D) transpose(host, rows, from + done / rows, columns, rows, n / rows);
         else                               memcpy(host, from + done, (size_t)n * sizeof *host);
-        for (int64_t i = 0; i < n && is_bf16; i++) {        /* in place: number i never passes its source */
-            const uint16_t number = bf16_of(host[i]);
-            memcpy((char *)host + 2 * i, &number, sizeof number);
-        }
-        write_bytes(file, hash, host, (size_t)n * (is_bf16 ? 2 : 4));
+        write_bytes(file, hash, host, (size_t)n * sizeof *host);
     }
     free(host);
 }
@@ -221,7 +205,7 @@ GPTConfig weights_config(const char *path) {
     char name[64] = "";
     REQUIRE(wte && wpe, "%s: the tensor wte.weight or wpe.weight is missing: is it a GPT-2?", path);
     GPTConfig c = { .V = size_of(wte, 0, 1 << 24), .C = size_of(wte, 1, 65536), .T = size_of(wpe, 0, 1 << 24), .L = -1,
-                    .untied = head && !is_tied(head, wte), .save_dtype = strcmp(wte->dtype, "F32") ? BF16 : F32 };
+                    .untied = head && !is_tied(head, wte) };
     do snprintf(name, sizeof name, "%sh.%d.ln_1.weight", MODEL_PREFIX, ++c.L);
     while (c.L <= 1000 && find_tensor(&file, name));
     safetensors_close(&file);

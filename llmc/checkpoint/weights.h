@@ -5,8 +5,8 @@
 
 /* Tensors of a file: the entries of a table, with a prefix before their names, those with matrices for Muon with one of
    their own, NULL = not in the file; at the table's offsets in memory: host memory for a write, device memory for a
-   read, or NULL to only require that they exist. dtype: F32, or for a write BF16, rounded to nearest, ties to even. */
-typedef struct { const char *prefix, *matrix_prefix; void *memory; DType dtype; } Part;
+   read, or NULL to only require that they exist. */
+typedef struct { const char *prefix, *matrix_prefix; void *memory; } Part;
 
 /* One file of all parts, with the first V rows of the token tables. Returns its XXH64. Fails at a NaN or an infinity,
    before it creates the file. */
@@ -19,8 +19,7 @@ uint64_t weights_write(const char *path, const TensorTable *table, const Part *p
    token rows from V on. */
 void weights_read(const char *path, const TensorTable *table, const Part *part, int parts, int V);
 
-/* Sizes from the names and shapes of a model's file: L, C, T, V, untied (an lm_head.weight that differs from wte), and
-   save_dtype (F32 or BF16, which also stands for F16). */
+/* Sizes from the names and shapes of a model's file: L, C, T, V, untied (an lm_head.weight that differs from wte). */
 GPTConfig weights_config(const char *path);
 
 #endif

@@ -24,7 +24,6 @@ typedef struct {
     int deterministic;  /* same bits in every run */
     int V, Vp;          /* vocabulary; rows of the token table in memory: V rounded up to a multiple of 64 */
     int untied;         /* lm_head is not wte */
-    DType save_dtype;   /* parameters in a checkpoint's model.safetensors: F32, or BF16 */
     Recompute recompute;
     OptimizerKind optimizer;
     int context_parallel;   /* ranks that share a sequence, in the order of ranks; 0 or 1: each has its own */

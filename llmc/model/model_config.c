@@ -44,7 +44,6 @@ GPTConfig model_config(Settings *s, const char *from, const GPTConfig *checkpoin
     }
     if (!strcmp(s->dtype, "auto")) s->dtype = dtype_name(device_refuse_dtype(BF16) ? F32 : BF16);
     config.dtype = choice_index(DTYPE_NAMES, s->dtype);
-    config.save_dtype = choice_index(DTYPE_NAMES, s->save_dtype);
     config.deterministic = s->deterministic;
     config.recompute = choice_index(RECOMPUTE_NAMES, s->recompute);
     config.optimizer = choice_index(OPTIMIZER_NAMES, s->optimizer);

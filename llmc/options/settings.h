@@ -157,8 +157,6 @@
       "checkpointing-steps ckpt-interval") \
     X(INTEGER, early_stop,       "0",       RANGE(0, 1e12),     KEPT, \
       "stop after N validations without a new best val loss; 0 = never", "early-stopping early-stopping-patience") \
-    X(CHOICE,  save_dtype,       "f32",     CHOICES(DTYPE_NAMES), KEPT, \
-      "of model.safetensors; a resume is exact with both", "") \
     X(INTEGER, keep,             "0",       RANGE(0, 1e12),     KEPT, \
       "keep the best and the newest N checkpoints; 0 = all", "-nk -nm save-total-limit") \
     X(INTEGER, sample_every,     "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none", "-s") \
@@ -241,6 +239,7 @@
     T(GONE("attention-dropout residual-dropout embedding-dropout", "", "--dropout sets all three rates")) \
     T(GONE("keep-every", "0", "--keep 0 keeps all checkpoints")) \
     T(GONE("log-jsonl", "yes|no", "log.jsonl is always written; --task writes its items to --out FILE")) \
+    T(GONE("save-dtype", "f32", "a checkpoint is in f32; in Python, model.to(torch.bfloat16).save_pretrained(DIR)")) \
     T(GONE("min-p", "0", "use --top-p or --top-k")) \
     T(GONE("ring-order", "zigzag", "the order is zigzag")) \
     T(GONE("zero", "1", "several ranks always have ZeRO-1"))

@@ -147,12 +147,12 @@ static Params params, moments;
 static GPTConfig tiny = { .L = 1, .NH = 1, .C = 2, .T = 2, .V = 3, .Vp = 64, .dtype = F32 };
 
 static void read_params(void *path) {
-    weights_read(path, &params.table, &(Part){ "", "", params.table.memory, F32 }, 1, tiny.V);
+    weights_read(path, &params.table, &(Part){ "", "", params.table.memory }, 1, tiny.V);
 }
 
 static void read_moments(void *path) {
-    Part part[] = { { "exp_avg.", "exp_avg.", params.table.memory, F32 },
-                    { "exp_avg_sq.", "exp_avg_sq.", moments.table.memory, F32 } };
+    Part part[] = { { "exp_avg.", "exp_avg.", params.table.memory },
+                    { "exp_avg_sq.", "exp_avg_sq.", moments.table.memory } };
     weights_read(path, &params.table, part, 2, tiny.V);
 }
 

@@ -151,7 +151,7 @@ static inline void fill_normally(GPT *m, uint64_t seed, double deviation, int ma
 
 /* The table of a model from a file. */
 static inline void params_read(const char *path, const Params *params, int V) {
-    weights_read(path, &params->table, &(Part){ "", "", params->table.memory, F32 }, 1, V);
+    weights_read(path, &params->table, &(Part){ "", "", params->table.memory }, 1, V);
 }
 
 typedef struct { GPT model; Optimizer optimizer; } Trainer;

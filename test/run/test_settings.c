@@ -197,8 +197,8 @@ static void suggestions(void) {
         "--sparse", "--moe-experts", "--z-loss", "--hello-world", "--test", "--debug", "--quick", "--loop", "--cutmix",
         "--reset", "--force", "--port", "--host", "--lora-rank", "--quantize", "--label-smoothing", "--ema",
         "--patience", "--streaming", "--cache", "--no-resume", "--LR", "--e", "--q", "--k", "--tr", "--TEMPERATURE",
-        "--la", "--sde", "-steps", "--temper", "-", "--" LONG_WORD, "--" LONG_WORD "=" LONG_WORD, "--\xc3\xa9\x01", "--a\nb\tc", "--",
-        "--=3" };
+        "--la", "--sde", "-steps", "--temper", "-", "--" LONG_WORD, "--" LONG_WORD "=" LONG_WORD,
+        "--\xc3\xa9\x01", "--a\nb\tc", "--", "--=3" };
     for (int i = 0; i < COUNT(nonsense); i++)
         expect_fails("no such option (--help lists the options)", parse, &(Case){ .word = { nonsense[i] } });
 }
