@@ -21,22 +21,6 @@ static SpikeDetector quiet(int run, int count) {
     return g;
 }
 
-static void limits_are_off(void) {
-    double loss, norm;
-    for (int count = 0; count <= 130; count++) {
-        SpikeDetector g = quiet(0, count);
-        EXPECT(g.count == (count < SPIKE_WINDOW ? count : SPIKE_WINDOW), "%d after %d updates", g.count, count);
-        spike_detector_limits(&g, 0, &loss, &norm);
-        EXPECT(loss == INFINITY && norm == INFINITY, "z 0, %d updates: limits %g and %g", count, loss, norm);
-        spike_detector_limits(&g, 6, &loss, &norm);
-        int limited = count >= SPIKE_WINDOW_MIN;
-        EXPECT(isfinite(loss) == limited && isfinite(norm) == limited, "%d updates: limits %g and %g", count, loss,
-               norm);
-        StepResult j = step(&g, 6, 1000, 1000);
-        EXPECT(j == (limited ? SPIKE : APPLIED), "%d updates: result %d", count, j);
-    }
-}
-
 /* By the textbook: the regression line of value[0 .. n - 1], and the standard error of what it predicts for n. Where it
    falls, the mean is expected. */
 static double limit_of(const double *value, int n, double z, double min_sigma) {
@@ -81,17 +65,19 @@ static void spikes_are_found(void) {
         {3, 1e-9, APPLIED}, {3, 0, APPLIED}, {NAN, 0.5, NONFINITE}, {3, INFINITY, NONFINITE}, {INFINITY, 1, NONFINITE},
         {3, 1e30, SPIKE},
     };
-    for (int count = SPIKE_WINDOW_MIN; count <= 300; count += 67)
-        for (int i = 0; i < COUNT(cases); i++) {
-            SpikeDetector g = quiet(i, count), before = g;
-            StepResult j = step(&g, 6, cases[i].loss, cases[i].norm);
-            EXPECT(j == cases[i].result, "loss %g, norm %g after %d: result %d", cases[i].loss, cases[i].norm, count,
-                   j);
-            EXPECT(g.nonfinite == (j == NONFINITE) && g.spikes == (j == SPIKE),
-                   "%d non-finite, %d spikes", g.nonfinite, g.spikes);
-            before.nonfinite = g.nonfinite, before.spikes = g.spikes;
-            EXPECT(!memcmp(&g, &before, sizeof g) == (j != APPLIED), "only what is applied enters the window");
-        }
+    for (int n = 0; n < 2 * 6 * COUNT(cases); n++) {       /* too few updates, enough, a window that moves; off and on */
+        const int i = n / 12, z = n % 2 ? 6 : 0;
+        const int count = (const int[]){ 0, SPIKE_WINDOW_MIN - 1, SPIKE_WINDOW_MIN, 100, 128, 300 }[n / 2 % 6];
+        const int is_limited = z && count >= SPIKE_WINDOW_MIN;
+        SpikeDetector g = quiet(i, count), before = g;
+        const StepResult j = step(&g, z, cases[i].loss, cases[i].norm);
+        const StepResult want = !is_limited && cases[i].result == SPIKE ? APPLIED : cases[i].result;
+        EXPECT(j == want, "loss %g, norm %g after %d, z %d: result %d", cases[i].loss, cases[i].norm, count, z, j);
+        EXPECT(g.nonfinite == (j == NONFINITE) && g.spikes == (j == SPIKE),
+               "%d non-finite, %d spikes", g.nonfinite, g.spikes);
+        before.nonfinite = g.nonfinite, before.spikes = g.spikes;
+        EXPECT(!memcmp(&g, &before, sizeof g) == (j != APPLIED), "only what is applied enters the window");
+    }
     SpikeDetector g = quiet(1, 100);
     StepStats overflow = { .loss = 3, .norm = 1e25, .loss_limit = INFINITY, .norm_limit = INFINITY };
     EXPECT(spike_detector_update(&g, &overflow) == NONFINITE,
@@ -176,7 +162,6 @@ static void out_of_memory_says_what_helps(void) {
 
 int main(void) {
     test_device_open((DeviceOptions){ .threads = 1 });
-    RUN(limits_are_off);
     RUN(limits_of_known_windows);
     RUN(spikes_are_found);
     RUN(there_is_a_way_out);
