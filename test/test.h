@@ -1,5 +1,6 @@
-/* test.h - The few lines that a test program needs. A test is a function; main runs them by name and returns
-   test_close(). Each prints "ok", "FAIL" or "skip" and its name; the last line is "N passed, N failed, N skipped". */
+/* test.h - The few lines that a test program needs. A test is TEST(its_name) { ... }; main runs all with test_all(), in
+   the order of the file, or a function by name with RUN(), and returns test_close(). Each prints "ok", "FAIL" or
+   "skip" and its name; the last line is "N passed, N failed, N skipped". */
 #ifndef TEST_TEST_H
 #define TEST_TEST_H
 #include <math.h>
@@ -28,6 +29,21 @@ static inline void test_run(const char *name, void (*test)(void)) {
     else if (test_errors)    { test_failed++;  printf("FAIL %s\n", name); }
     else                     { test_passed++;  printf("ok   %s\n", name); }
     fflush(stdout);
+}
+
+/* run: test_run, or a function that calls it. */
+typedef struct { const char *name; void (*test)(void), (*run)(const char *name, void (*test)(void)); } Test;
+static Test test_list[64];
+
+#define TEST(name) TEST_RUN_BY(test_run, name)
+#define TEST_RUN_BY(run, name) \
+    static void name(void); \
+    __attribute__((constructor)) static void test_add_##name(void) { \
+        test_list[__COUNTER__] = (Test){ #name, name, run }; } \
+    static void name(void)
+
+static inline void test_all(void) {
+    for (const Test *t = test_list; t->test; t++) t->run(t->name, t->test);
 }
 
 static inline int test_close(void) {

@@ -9,8 +9,8 @@
 
    Where an op writes or adds: output_into(into, N, K). The oracle only writes: compare() adds to want what was there.
 
-   A test that RUN_EACH_DTYPE runs is run once for each data type that the device computes in: input(), output() and
-   base() are of that type, f32_output(), f32_base(), ... always F32.
+   A test that begins with TEST_EACH_DTYPE runs once for each data type that the device computes in: input(), output()
+   and base() are of that type, f32_output(), f32_base(), ... always F32.
 
    The device's memory is never dereferenced: it is uploaded before every run and downloaded after it. */
 #ifndef TEST_ARENA_H
@@ -63,7 +63,7 @@ static inline void run_each_dtype(const char *name, void (*test)(void)) {
     }
     arena_dtype = F32;
 }
-#define RUN_EACH_DTYPE(test) run_each_dtype(#test, test)
+#define TEST_EACH_DTYPE(name) TEST_RUN_BY(run_each_dtype, name)
 
 /* The arena up to end is POISON that nothing may change. */
 static void arena_poison(int64_t end) {

@@ -143,7 +143,7 @@ static int affordable(AttentionSpec s, Layout layout) {
 }
 
 /* All lengths up to two tiles with 1, 3, 131 and 133 heads, longer ones with 1 or 3. */
-static void lengths_and_heads(void) {
+TEST_EACH_DTYPE(lengths_and_heads) {
     static const struct { int B, NH; } heads[] = { {3, 1}, {1, 1}, {1, 131}, {7, 19} };
     int left_out = 0, cases = 0;
     for (int i = 0; i < COUNT(lengths); i++)
@@ -158,7 +158,7 @@ static void lengths_and_heads(void) {
     printf("  %d shapes, %d more are too large for this test on this device\n", cases, left_out);
 }
 
-static void head_sizes(void) {
+TEST_EACH_DTYPE(head_sizes) {
     static const int head_sizes[] = {1, 3, 8, 16, 24, 32, 40, 64, 72, 80, 96, 120, 127, 128};
     static const int lengths[] = {1, 7, 63, 64, 65, 129};
     static const struct { int B, NH; } heads[] = {{1, 1}, {1, 3}, {3, 2}, {5, 1}, {3, 3}};
@@ -183,7 +183,7 @@ static AttentionSpec spec_of_shape(Shape s) {
 
 /* Queries that begin behind key 0, as in a cache, or before it, as in a ring; keys that no row sees, rows that see no
    key or all of them; no mask at all. */
-static void positions(void) {
+TEST_EACH_DTYPE(positions) {
     static const Shape shapes[] = {
         {1, 1, 1, 2, 1, 8}, {1, 3, 1, 65, 64, 16}, {3, 1, 7, 63, 56, 40}, {1, 1, 65, 130, 65, 64},
         {1, 3, 64, 128, 33, 32}, {1, 5, 5, 70, 3, 24}, {3, 1, 63, 65, 0, 80}, {1, 1, 9, 1000, 991, 128},
@@ -208,7 +208,7 @@ static void positions(void) {
 
 /* What a step of ring attention computes: rectangles without a mask, both ways, and causal squares whose diagonal is
    shifted by 0 or 1, with results in f32; rectangles with results in bf16, too. */
-static void parts(void) {
+TEST_EACH_DTYPE(parts) {
     enum { HEADS = 4, SIZES = 5 };
     static const int lengths[] = { 1, 63, 64, 65, 127, 128, 129, 192, 193, 257, 1000 }, count = COUNT(lengths);
     static const struct { int B, NH; } heads[HEADS] = { {1, 1}, {1, 3}, {2, 2}, {3, 1} };
@@ -245,7 +245,7 @@ static void parts(void) {
 }
 
 /* Few queries over many keys, as in generation: around the ends of warps, splits and tiles. */
-static void decoding(void) {
+TEST_EACH_DTYPE(decoding) {
     static const int lengths[] = { 1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 257, 511, 512, 513, 1000, 1025, 4095, 4097 };
     static const struct { int B, NH, HS; } heads[] = {
         {1, 1, 64}, {1, 12, 64}, {2, 5, 128}, {1, 25, 64}, {3, 3, 80}, {1, 2, 16}, {2, 7, 8}, {1, 9, 24}, {16, 3, 64},
@@ -265,7 +265,7 @@ static void decoding(void) {
     }
 }
 
-static void hard_data(void) {
+TEST_EACH_DTYPE(hard_data) {
     for (Data data = RANDOM + 1; data < HARD_DATA_END; data++) {
         attention_case(spec_of(1, 2, 383, 64), data % LAYOUTS, data);
         attention_case(spec_of(2, 1, on_cpu ? 300 : 600, 128), (data + 1) % LAYOUTS, data);
@@ -275,7 +275,7 @@ static void hard_data(void) {
 }
 
 /* Scores that are almost equal, scores that make P 0 or 1, and the order of the keys turned around. */
-static void scales(void) {
+TEST_EACH_DTYPE(scales) {
     static const float scale[] = {1e-6f, 8, -0.25f, -1e-6f};
     for (int i = 0; i < COUNT(scale); i++) {
         AttentionSpec narrow = spec_of(1, 3, 70, 24), wide = spec_of(3, 1, 130, 64);
@@ -293,7 +293,7 @@ static Dropout random_dropout(float rate) {
 }
 
 /* Results and gradients with the mask that dropout.h gives each head: odd shapes, causal and not. */
-static void with_dropout(void) {
+TEST_EACH_DTYPE(with_dropout) {
     static const Shape shapes[] = {
         {2, 3, 65, 65, 0, 64}, {1, 2, 191, 191, 0, 128}, {3, 1, 130, 130, 0, 40}, {1, 3, 257, 257, 0, 64},
         {2, 1, 129, 129, 0, 96}, {1, 2, 100, 257, FULL, 64}, {2, 2, 33, 70, 30, 24}, {1, 1, 383, 383, 0, 120},
@@ -312,7 +312,7 @@ static void with_dropout(void) {
 
 /* Bit by bit. The scores are 0, so that P is uniform. v is 1 where column d of key j is key - j0, otherwise 0: out is 0
    where the mask drops key j0 + d; the same with dout, queries and dv. */
-static void masks(void) {
+TEST_EACH_DTYPE(masks) {
     static const struct { int B, NH, T, HS; float rate; } shapes[] = {
         {2, 3, 200, 64, 0.5f}, {1, 2, 333, 128, 0.2f}, {3, 1, 70, 32, 0.95f}, {1, 1, 129, 64, 0.001f}
     };
@@ -361,7 +361,7 @@ static void masks(void) {
     }
 }
 
-static void exact_data(void) {
+TEST_EACH_DTYPE(exact_data) {
     static const int head_sizes[] = { 64, 128, 16, 40, 120 };
     for (int i = 0; i < COUNT(lengths); i++) {
         AttentionSpec s = spec_of(1, 2, lengths[i], i % 2 ? 64 : 128);
@@ -376,7 +376,7 @@ static void exact_data(void) {
 }
 
 /* An implementation that is called flash has no memory that grows with T squared. */
-static void linear_memory(void) {
+TEST(linear_memory) {
     for (int n = 0; attention_list[n]; n++) {
         const Attention *a = attention_list[n];
         const AttentionSpec s = spec_of(2, 3, 8192, 64), twice = spec_of(2, 3, 16384, 64);
@@ -391,7 +391,7 @@ static void linear_memory(void) {
 
 /* A merge of random partial results, one row in three without any on either side, against the formula in double: in
    place, to another tensor, and rounded. A row of which one side is empty is the other's, to the bit. */
-static void merge_rows(void) {
+TEST(merge_rows) {
     static const struct { int B, NH, T, HS; } shapes[] = {
         {1, 1, 1, 1}, {2, 3, 37, 40}, {1, 5, 129, 64}, {3, 1, 7, 127}, {2, 16, 33, 128}
     };
@@ -437,7 +437,7 @@ static void merge_rows(void) {
 }
 
 /* out_into = ACCUMULATE: out and lse = the merge of what they hold with attention. */
-static void merged_in_place(void) {
+TEST_EACH_DTYPE(merged_in_place) {
     static const Shape shapes[] = {
         {1, 1, 1, 1, 0, 8}, {2, 3, 65, 65, 0, 64}, {1, 2, 129, 129, -1, 128}, {1, 3, 130, 130, 0, 128},
         {2, 1, 300, 129, FULL, 128}, {1, 3, 64, 257, FULL, 80}, {3, 1, 193, 65, FULL, 128}, {1, 2, 1, 64, FULL, 40},
@@ -457,7 +457,7 @@ static void merged_in_place(void) {
 
 /* ---- rows that are far apart: offsets beyond 2^31 elements, 2^32 bytes */
 
-static void far_rows(void) {
+TEST_EACH_DTYPE(far_rows) {
     AttentionSpec s = spec_of(1, 2, on_cpu ? 100 : 2100, 64);
     int64_t pitch = on_cpu ? 1 << 12 : (1 << 20) + 8;
     size_t bytes = (size_t)(s.Tq * pitch) * dtype_bytes(arena_dtype);
@@ -543,7 +543,7 @@ static void repeat(AttentionSpec s) {
     }
 }
 
-static void repetition(void) {
+TEST_EACH_DTYPE(repetition) {
     for (int wide = 0; wide < 2; wide++)
         for (int deterministic = on_cpu; deterministic < 2; deterministic++) {
             AttentionSpec s = on_cpu ? spec_of(1, 3, 200, wide ? 128 : 64)
@@ -651,8 +651,8 @@ static void bias(Tie tie) {
     arena_dtype = F32;
 }
 
-static void two_equal_maxima(void) { bias(PAIR); }
-static void near_ties(void)        { bias(NEAR_TIES); }
+TEST(two_equal_maxima) { bias(PAIR); }
+TEST(near_ties)        { bias(NEAR_TIES); }
 
 /* ---- the list, and what is refused */
 
@@ -667,7 +667,7 @@ static void call_dropping(void *rate) {
     attention_forward(attention_pick("auto", &small), &s, &(AttentionOperands){0});
 }
 
-static void picking(void) {
+TEST_EACH_DTYPE(picking) {
     small.dtype = small.out_dtype = arena_dtype;
     chosen_spec = small;
     const Attention *first = NULL;
@@ -707,7 +707,7 @@ static void call_backward(Tensor *t) {
 }
 static void call_merge(Tensor *t)    { attention_merge(t[0], t[1], t[2], t[3], t[4]); }
 
-static void refusals(void) {
+TEST_EACH_DTYPE(refusals) {
     enum { C = 16 };
     if (on_cpu) device_open((DeviceOptions){ .threads = 1 });       /* fork keeps one thread */
     small.dtype = small.out_dtype = arena_dtype;
@@ -735,25 +735,7 @@ static void refusals(void) {
 int main(void) {
     arena_open();
     on_cpu = strcmp(backend_name, "cpu") == 0;
-    RUN(linear_memory);
-    RUN_EACH_DTYPE(lengths_and_heads);
-    RUN_EACH_DTYPE(head_sizes);
-    RUN_EACH_DTYPE(positions);
-    RUN_EACH_DTYPE(parts);
-    RUN_EACH_DTYPE(decoding);
-    RUN_EACH_DTYPE(hard_data);
-    RUN_EACH_DTYPE(scales);
-    RUN_EACH_DTYPE(exact_data);
-    RUN_EACH_DTYPE(with_dropout);
-    RUN_EACH_DTYPE(masks);
-    RUN(merge_rows);
-    RUN_EACH_DTYPE(merged_in_place);
-    RUN_EACH_DTYPE(far_rows);
-    RUN(two_equal_maxima);
-    RUN(near_ties);
-    RUN_EACH_DTYPE(picking);
-    RUN_EACH_DTYPE(refusals);
-    RUN_EACH_DTYPE(repetition);
+    test_all();
     for (int n = 0; attention_list[n]; n++)
         printf("  %s %d: %d cases, %d more refused\n", attention_list[n]->name, n + 1, ran[n], refused[n]);
     arena_close();

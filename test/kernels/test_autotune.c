@@ -8,7 +8,7 @@
 
 static int adopts(const char *lines) { return autotune_adopt(STRING("%s\n%s", autotune_machine(), lines)); }
 
-static void test_autotune_text(void) {
+TEST(test_autotune_text) {
     EXPECT(autotune_find("a 1x2") == -1 && !*autotune_text(), "none yet, no text");
     autotune_add("a 1x2", 3);
     autotune_add("b", 100);
@@ -21,7 +21,7 @@ static void test_autotune_text(void) {
     EXPECT(adopts("") && !*autotune_text(), "a text without a choice");
 }
 
-static void test_autotune_cached(void) {
+TEST(test_autotune_cached) {
     adopts("made: 1\n");
     autotune_set_cache(STRING("%s\ncached: 2\nmade: 9\n", autotune_machine()));
     EXPECT(autotune_find("made") == 1, "a cached choice does not replace one that was made");
@@ -32,7 +32,7 @@ static void test_autotune_cached(void) {
     EXPECT(autotune_find("cached") == 2 && strstr(autotune_text(), "cached: 2\n"), "and from then on all do");
 }
 
-static void test_autotune_malformed(void) {
+TEST(test_autotune_malformed) {
     static const char *const lines[] = { "y", "y 1\n", ": 1\n", "y: \n", "y: -1\n", "y: z\n", "\n", "y\n: 1\n",
                                          "yy: 1\n" };
     for (int i = 0; i < COUNT(lines); i++) {
@@ -78,7 +78,7 @@ static void save(const char *name, int choice) {
     autotune_cache_save();
 }
 
-static void test_autotune_cache(void) {
+TEST(test_autotune_cache) {
     setenv("XDG_CACHE_HOME", IN_SCRATCH("cache"), 1);
     autotune_cache_load();
     EXPECT(!file_exists(IN_SCRATCH("cache")), "a load makes nothing");
@@ -144,9 +144,6 @@ int main(void) {
     scratch_open();
     RUN(test_autotune_of_ranks);        /* first: the ranks open the device */
     test_device_open((DeviceOptions){ .threads = 1 });
-    RUN(test_autotune_text);
-    RUN(test_autotune_cached);
-    RUN(test_autotune_malformed);
-    RUN(test_autotune_cache);
+    test_all();
     return test_close();
 }

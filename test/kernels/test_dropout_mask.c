@@ -12,7 +12,7 @@ static const double SIGMAS_MAX = 6;         /* one time in 10^9 by chance; 400 s
 typedef struct { uint8_t kept[SIDE][2 * SIDE]; } Matrix;        /* every row twice, for a shift of columns */
 static Matrix matrix[MASKS];
 
-static void known_answers(void) {
+TEST(known_answers) {
     Random64 r = {{ 0, 0 }};
     for (uint32_t i = 0; i < PHILOX2X32_ROUNDS; i++) r = philox2x32_round(r, i * philox2x32_key_step);
     EXPECT(r.word[0] == 0x257a3673 && r.word[1] == 0xcd26be2a, "philox2x32-7: %08x %08x", r.word[0], r.word[1]);
@@ -43,7 +43,7 @@ static Random64 state_of(DropoutMask mask, uint32_t row, uint32_t column, uint32
 }
 
 /* The numbers of a block, from their digits. */
-static void blocks(void) {
+TEST(blocks) {
     DropoutMask mask = dropout_mask(5, 7, 1ull << 40, 3);
     for (int n = 0; n < 10000; n++) {
         uint32_t row = (uint32_t)uniform_int(0, 1 << 20), column = (uint32_t)uniform_int(0, 1 << 20);
@@ -86,7 +86,7 @@ static void expect_uncorrelated(const Matrix *a, const Matrix *b, int rows, int 
     EXPECT(fabs(sigmas) < SIGMAS_MAX, "rate %g, %s: %.2f standard deviations", rate, what, sigmas);
 }
 
-static void statistics(void) {
+TEST(statistics) {
     static const float rates[] = { 0.1f, 0.2f, 0.5f, 0.9f };
     static const struct { const char *what; int rows, columns; } moves[] = {
         { "next column", 0, 1 }, { "next row", 1, 0 }, { "next row and column", 1, 1 }, { "column + 2", 0, 2 },
@@ -118,8 +118,6 @@ static void statistics(void) {
 
 int main(void) {
     random_open();
-    RUN(known_answers);
-    RUN(blocks);
-    RUN(statistics);
+    test_all();
     return test_close();
 }

@@ -46,7 +46,7 @@ static double largest_of(const double *x, int64_t count) {
 
 static const int sizes[][2] = { {16, 16}, {48, 80}, {128, 128}, {144, 272}, {1008, 112}, {32, 1600} };
 
-static void quantization_is_rounding(void) {
+TEST(quantization_is_rounding) {
     if (lacks_fp8()) return;
     for (int i = 0; i < 4 * ALL_KINDS * COUNT(sizes); i++) {
         const int rows = sizes[i / 4 / ALL_KINDS][0], columns = sizes[i / 4 / ALL_KINDS][1], count = rows * columns;
@@ -71,7 +71,7 @@ static void quantization_is_rounding(void) {
 }
 
 /* Half a step of E4M3, 2^-4 of a number or 2^-10, and the GELU's own 2^-14. */
-static void quantization_of_a_gelu(void) {
+TEST(quantization_of_a_gelu) {
     if (lacks_fp8()) return;
     for (int i = 0; i < COUNT(sizes); i++) {
         const int rows = sizes[i][0], columns = sizes[i][1], count = rows * columns;
@@ -103,7 +103,7 @@ static double *meaning_of(Pair p) {
 
 /* The tensor cores of Hopper add up products of FP8 with 13 bits behind the largest of them (DeepSeek-V3, arXiv
    2412.19437, 3.5.2): off by 2^-11 of the largest result. */
-static void products(void) {
+TEST(products) {
     static const int shapes[][3] = { {16, 16, 16}, {48, 80, 144}, {272, 128, 1600}, {1008, 112, 304}, {64, 400, 48} };
     const double condition = 0x1p-11 / (4 * 0x1p-24);
     if (lacks_fp8()) return;
@@ -134,7 +134,7 @@ static void products(void) {
 }
 
 /* One of them in x, and every result is NaN or infinite: the guard of a step sees it. */
-static void not_finite(void) {
+TEST(not_finite) {
     enum { ROWS = 32, N = 48, K = 64 };
     if (lacks_fp8()) return;
     for (int i = 0; i < 3; i++) {
@@ -161,7 +161,7 @@ static void expect_max(const char *what, Tensor t, Tensor max) {
     EXPECT(got == want, "%s, %s: maximum %.9g, want %.9g", what, arena_case, got, want);
 }
 
-static void maxima(void) {
+TEST(maxima) {
     static const int columns[] = { 16, 256, 768, 1280, 1600, 2064, 4096 };
     if (lacks_fp8()) return;
     for (int i = 0; i < 2 * COUNT(columns); i++) {
@@ -195,7 +195,7 @@ static void call_quantize(Tensor *t) { quantize(t[0], t[1], t[2]); }
 static void call_forward(Tensor *t)  { matmul_fp8_forward(t[0], t[1], t[2], t[3]); }
 static void call_backward(Tensor *t) { matmul_fp8_backward(t[0], t[1], t[2], t[3], t[4], t[5], OVERWRITE); }
 
-static void refusals(void) {
+TEST(refusals) {
     enum { ROWS = 16, N = 48, K = 32 };
     if (!strcmp(backend_name, "cpu")) device_open((DeviceOptions){ .threads = 1 });      /* fork keeps one thread */
     arena_begin("refusals", "16 x 48 x 32");
@@ -221,12 +221,7 @@ static void refusals(void) {
 
 int main(void) {
     arena_open();
-    RUN(quantization_is_rounding);
-    RUN(quantization_of_a_gelu);
-    RUN(products);
-    RUN(not_finite);
-    RUN(maxima);
-    RUN(refusals);
+    test_all();
     arena_close();
     return test_close();
 }

@@ -67,7 +67,7 @@ static StepStats stats_of_x(int rows, int columns) {
                         .clip = 1, .apply = 1 };
 }
 
-static void orthogonalize(void) {
+TEST(orthogonalize) {
     static const struct { int rows, columns, count, gap; } shapes[] = {
         {64, 64, 1, 0}, {192, 64, 3, 0}, {64, 192, 2, 64}, {8, 8, 5, 72}, {8, 1024, 1, 0}, {1024, 8, 2, 8},
         {128, 512, 2, 512}, {256, 56, 3, 1000}, {1, 1, 3, 2}, {1, 7, 1, 0},
@@ -86,7 +86,7 @@ static void orthogonalize(void) {
 
 /* The closed form: of singular values s, U p(p(p(p(p(s/|s|))))) V^T with p(s) = 3.4445 s - 4.7750 s^3 + 2.0315 s^5. An
    element of x is off by half a step, of bf16 2^-9 of it; so is what is off the diagonal, once it is amplified. */
-static void singular_values(void) {
+TEST(singular_values) {
     static const int shapes[][2] = { {64, 64}, {256, 64}, {64, 256}, {8, 8}, {40, 24}, {24, 200}, {1, 1}, {5, 3} };
     for (int i = 0; i < COUNT(shapes); i++) {
         const int rows = shapes[i][0], columns = shapes[i][1], S = rows < columns ? rows : columns;
@@ -120,7 +120,7 @@ static void call_update(Tensor *t) {
 }
 static void call_rows(void *rows) { step.rows = *(int *)rows, step_run(&step); }
 
-static void refusals(void) {
+TEST(refusals) {
     arena_begin("muon", "refusals");
     step = step_begin(16, 8, 2, 0, (StepStats){0}, RANDOM);
     expect_refusals((Call){ "muon", call_update, 3, 0, { step.param, step.m, step.grad }, 0 });
@@ -131,9 +131,7 @@ static void refusals(void) {
 int main(void) {
     arena_open();
     arena_dtype = device_refuse_dtype(BF16) ? F32 : BF16;
-    RUN(orthogonalize);
-    RUN(singular_values);
-    RUN(refusals);
+    test_all();
     arena_close();
     return test_close();
 }

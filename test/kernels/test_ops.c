@@ -24,7 +24,7 @@ static void sums_of_columns(double *sum, const double *a, int rows, int columns)
 
 /* Positions 0, 1, ...; those of a tensor, from the last row of wpe down, as of a rank that shares sequences; or behind
    other tokens, as in a cache, which has no backward pass. The oracle gets the rows of wpe in their order. */
-static void embedding(void) {
+TEST_EACH_DTYPE(embedding) {
     enum { IN_ORDER, GIVEN, BEHIND, KINDS };
     static const struct { int B, T, C, Vp, positions; } shapes[] = {
         {1, 1, 1, 1, 1}, {3, 7, 5, 9, 8}, {2, 63, 33, 50, 65}, {1, 65, 64, 257, 65}, {5, 64, 96, 7, 70},
@@ -67,7 +67,7 @@ static void embedding(void) {
 }
 
 /* Rows of qkv, from the position on; what is there before and behind stays. */
-static void cache(void) {
+TEST_EACH_DTYPE(cache) {
     static const struct { int B, n, T, C, first; } shapes[] = {
         {1, 1, 1, 1, 0}, {3, 1, 9, 40, 8}, {2, 5, 12, 33, 6}, {5, 7, 8, 64, 1}, {1, 30, 70, 96, 40},
     };
@@ -88,7 +88,7 @@ static void cache(void) {
 /* ---- layernorm */
 
 /* offset: of all x, many times their spread; a variance computed as mean(x^2) - mean(x)^2 does not survive it. */
-static void layernorm(void) {
+TEST_EACH_DTYPE(layernorm) {
     static const struct { int B, T, C; double offset; } shapes[] = {
         {1, 1, 1, 0}, {3, 7, 5, 0}, {1, 63, 64, 0}, {2, 65, 129, 0}, {1, 1, 1001, 0}, {3, 7, 40, 100},
         {1, 9, 768, -100}, {3, 1001, 8, 0}, {5, 151, 256, 0}, {2, 67, 384, 0}, {1, 131, 1280, 0}, {1, 65, 1600, 0},
@@ -159,7 +159,7 @@ static void layernorm(void) {
 /* ---- matmul */
 
 /* Without a bias out may be F32 where x is BF16, as the logits of evaluation. */
-static void matmul(void) {
+TEST_EACH_DTYPE(matmul) {
     static const struct { int B, T, N, K, gap; } shapes[] = {      /* gap: between rows */
         {1, 1, 1, 1, 0}, {1, 7, 3, 5, 0}, {3, 7, 13, 31, 0}, {1, 63, 65, 129, 0}, {2, 65, 33, 7, 0}, {1, 1, 257, 63, 0},
         {5, 129, 101, 77, 0}, {1, 3, 5, 1001, 0}, {1, 1000, 3, 9, 0}, {1, 5, 1000, 3, 0}, {2, 64, 192, 64, 0},
@@ -203,7 +203,7 @@ static void matmul(void) {
 
 /* ---- fill: the host's own figures bit for bit, and those of libm */
 
-static void fill_with_normal(void) {
+TEST(fill_with_normal) {
     enum { N = 5003 };
     static const uint64_t key = 0x123456789abcdef;
     arena_begin("fill", "N=%d", N);
@@ -225,7 +225,7 @@ static void fill_with_normal(void) {
 }
 
 /* A GELU behind the forward pass; one before x, which the backward pass goes through. */
-static void matmul_gelu(void) {
+TEST_EACH_DTYPE(matmul_gelu) {
     static const struct { int B, T, N, K; } shapes[] = {
         {1, 1, 1, 1}, {3, 7, 13, 31}, {1, 63, 65, 129}, {2, 64, 192, 64}, {5, 129, 24, 264}, {1, 1, 8, 16},
         {3, 21, 104, 72},
@@ -277,7 +277,7 @@ static void matmul_gelu(void) {
     }
 }
 
-static void matmul_measured(void) {
+TEST_EACH_DTYPE(matmul_measured) {
     autotune_enable(1);
     matmul();
     matmul_gelu();
@@ -285,7 +285,7 @@ static void matmul_measured(void) {
 }
 
 /* With the GELU in the GEMM wherever the backend can: such choices count from 100 (kernels/cuda/gemm.c). */
-static void matmul_fused(void) {
+TEST_EACH_DTYPE(matmul_fused) {
     char *text = strdup(autotune_text()), *edited;
     size_t size;
     FILE *file = open_memstream(&edited, &size);
@@ -304,7 +304,7 @@ static void matmul_fused(void) {
 /* ---- gelu */
 
 /* And the column sums of dx: of slices of rows, of rows that 16 bytes divide and others. dx over dy is the same. */
-static void gelu(void) {
+TEST_EACH_DTYPE(gelu) {
     static const struct { int rows, columns, range; } shapes[] = {
         {1, 1, 1}, {1, 7, 5}, {63, 1, 1}, {1, 65, 5}, {1, 1000, 1}, {1, 100003, 5}, {7, 143, 1}, {3, 7, 2},
         {65, 129, 2}, {1000, 24, 2}, {4097, 264, 2}, {33, 520, 2}, {2, 70001, 2}, {1, 8, 2},
@@ -338,7 +338,7 @@ static void gelu(void) {
 /* ---- dropout */
 
 /* In place too; sequences whose number passes 2^32; rows that do not begin at 16 bytes: shift elements behind. */
-static void drop(void) {
+TEST_EACH_DTYPE(drop) {
     static const struct { int B, T, C, shift; } shapes[] = {
         {1, 1, 1, 0}, {3, 7, 5, 0}, {2, 17, 9, 0}, {1, 16, 8, 0}, {2, 65, 40, 0}, {1, 33, 1600, 0}, {3, 100, 48, 0},
         {2, 24, 64, 1}, {2, 256, 384, 0}, {1, 1003, 20, 0}, {70000, 1, 4, 0}, {4, 15, 12, 0}, {1, 3000, 256, 0},
@@ -369,7 +369,7 @@ static void drop(void) {
 }
 
 /* One at a time, so that no large one hides a small one; relative to x, since 1 + tanh cancels far to the left. */
-static void gelu_extremes(void) {
+TEST_EACH_DTYPE(gelu_extremes) {
     static const float values[] = {
         0, 1e-30f, -1e-30f, 1e-6f, 0.5f, 3, -3, -5, 6, -8, 9.5f, -10, 11, -14, 40, 100, -100, 1e4f, -1e4f,
     };
@@ -452,7 +452,7 @@ static void head_case(int B, int T, int C, int V, int Vp, int R, double amplitud
         EXPECT(got_dwte[k] == (into == ACCUMULATE ? old[k] : 0), "dwte of a padded row is %g", got_dwte[k]);
 }
 
-static void head(void) {
+TEST_EACH_DTYPE(head) {
     static const struct { int B, T, C, V, Vp; } shapes[] = {
         {1, 1, 1, 1, 1}, {3, 7, 5, 9, 16}, {3, 9, 48, 65, 128}, {2, 63, 33, 257, 320}, {1, 65, 40, 100, 100},
         {2, 63, 32, 257, 264},
@@ -475,7 +475,7 @@ static void head(void) {
 /* The softmax alone, on given logits: losses and gradients have the errors of f32, whatever type the logits have. The
    shapes take every kernel: rows shared by 32, 256 and 1024 threads, rows longer than registers hold, rows that are not
    whole vectors, and more rows than run at a time. */
-static void softmax(void) {
+TEST_EACH_DTYPE(softmax) {
     static const struct { int rows, V, Vp; } shapes[] = {
         {1, 1, 1}, {70, 9, 13}, {70, 9, 16}, {21, 255, 256}, {21, 256, 256}, {30000, 60, 64}, {1700, 257, 320},
         {5, 8185, 8192}, {401, 8200, 8256}, {5, 50257, 50304}, {3, 57344, 57344}, {3, 57345, 57408}, {3, 60001, 60001},
@@ -513,7 +513,7 @@ static void softmax(void) {
 }
 
 /* A row with a NaN, one with an infinity and one of large numbers, between others. */
-static void softmax_extremes(void) {
+TEST_EACH_DTYPE(softmax_extremes) {
     enum { rows = 6, V = 70, Vp = 128 };
     arena_begin("softmax", "extremes");
     Tensor logits = base(1, rows, Vp), losses = f32_output(rows), targets = integers(0, V - 1, rows);
@@ -550,7 +550,7 @@ static void head_bad_target_is_nan(void) {
            loss[1], loss[2], loss[3]);
 }
 
-static void head_bad_target(void) {
+TEST_EACH_DTYPE(head_bad_target) {
     if (strcmp(backend_name, "cpu")) { head_bad_target_is_nan(); return; }
     device_open((DeviceOptions){ .threads = 1 });      /* no threads are left behind by fork */
     expect_fails("11", call_target, &(int){11});
@@ -585,7 +585,7 @@ static void call_matmul_to_f32(Tensor *t)   { matmul_forward(t[0], ABSENT, t[1],
 static void call_softmax(Tensor *t)         { softmax_cross_entropy(t[0], t[1], t[2], t[3], 7, 1); }
 static void call_adamw(Tensor *t)           { adamw_update(t[0], ABSENT, t[1], t[2], t[3], t[4].data, 0, t[4].data); }
 
-static void refusals(void) {
+TEST_EACH_DTYPE(refusals) {
     enum { B = 2, T = 3, C = 4, N = 5, Vp = 8 };
     if (!strcmp(backend_name, "cpu")) device_open((DeviceOptions){ .threads = 1 });      /* fork keeps one thread */
     arena_begin("refusals", "B=2 T=3 C=4 N=5 Vp=8");
@@ -638,22 +638,7 @@ static void refusals(void) {
 
 int main(void) {
     arena_open();
-    RUN_EACH_DTYPE(embedding);
-    RUN_EACH_DTYPE(cache);
-    RUN_EACH_DTYPE(layernorm);
-    RUN_EACH_DTYPE(matmul);
-    RUN_EACH_DTYPE(matmul_gelu);
-    RUN(fill_with_normal);
-    RUN_EACH_DTYPE(matmul_measured);
-    RUN_EACH_DTYPE(matmul_fused);
-    RUN_EACH_DTYPE(gelu);
-    RUN_EACH_DTYPE(gelu_extremes);
-    RUN_EACH_DTYPE(drop);
-    RUN_EACH_DTYPE(head);
-    RUN_EACH_DTYPE(softmax);
-    RUN_EACH_DTYPE(softmax_extremes);
-    RUN_EACH_DTYPE(head_bad_target);
-    RUN_EACH_DTYPE(refusals);
+    test_all();
     arena_close();
     return test_close();
 }

@@ -75,7 +75,7 @@ static void mark_rows(const Step *s, int kind) {
 }
 
 /* max_norm against a norm of about 60: never, not reached, reached; step 1 and step 1000. */
-static void update(void) {
+TEST(update) {
     static const struct { float max_norm, correction1, correction2; } cases[] = {
         {0, 0.1f, 0.05f}, {1000, 0.1f, 0.05f}, {1, 0.1f, 0.05f}, {0.5f, 1, 0.999f},
     };
@@ -120,7 +120,7 @@ static void update(void) {
 
 /* Up to a limit an update is applied, one bit beyond it nothing is, nor after a loss that is not finite: param, copy, m
    and v keep every bit then. Gradients that are not finite have such a norm: norms. The norm before clipping counts. */
-static void update_keeps_within_limits(void) {
+TEST(update_keeps_within_limits) {
     enum { OFF, AT, BELOW, FAR };
     static const struct { int loss, norm; float bad_loss; int apply; } cases[] = {
         {OFF, OFF, 0, 1}, {AT, AT, 0, 1}, {AT, OFF, 0, 1}, {OFF, AT, 0, 1}, {BELOW, OFF, 0, 0}, {OFF, BELOW, 0, 0},
@@ -159,7 +159,7 @@ static void update_keeps_within_limits(void) {
 
 /* What may be applied also has a square that f32 holds: that of the clipped norm is below 3.4e38. The last case has
    more gradients than are added in one go, some of them 2, and a sum of squares that is exact. */
-static void norms(void) {
+TEST(norms) {
     static const struct { float value, max_norm; int apply, count, twos; } cases[] = {
         {0, 1, 1, 1024, 0}, {1e-25f, 1, 1, 1024, 0}, {1e25f, 1, 1, 1024, 0}, {1e17f, 0, 1, 1024, 0},
         {1e18f, 0, 0, 1024, 0}, {1e25f, 0, 0, 1024, 0}, {1e25f, 1e20f, 0, 1024, 0},
@@ -191,7 +191,7 @@ static void norms(void) {
 /* Rows with a pitch, of any of the types: written, added in place to f32 or bf16, or a sum; what lies between the rows
    stays. Counts around and far above a pack of 16 bytes. In the first row ties to even, both sides of a tie, denormals,
    overflow. */
-static void rows_are_converted_and_added(void) {
+TEST(rows_are_converted_and_added) {
     static const uint32_t bits[] = {
         0, 0x80000000, 0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff, 0xbf818000, 0x7f7f7fff, 0x7f7f8000,
         0xff7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x7fff8000, 1, 0x8000, 0x8001, 0x18000,
@@ -232,7 +232,7 @@ static void rows_are_converted_and_added(void) {
 }
 
 /* The step of bf16 is 2^-7 from 1 to 2. */
-static void roundings_of_the_oracle(void) {
+TEST(roundings_of_the_oracle) {
     static const struct { double x, shift, want; } cases[] = {
         { 1 + 0x1.1p-8, 0, 1 + 0x1p-7 }, { 1 + 0x1p-8, 0, 1 }, { 1 + 0x1p-8, 0.25, 1 + 0x1.8p-8 }, { 0, 0.25, 0 },
     };
@@ -246,7 +246,7 @@ static void roundings_of_the_oracle(void) {
     }
 }
 
-static void statistics(void) {
+TEST_EACH_DTYPE(statistics) {
     for (int variant = 0; variant < 4; variant++) {
         const int nonfinite = variant % 2, pitch = variant / 2 ? 64 : 59;
         arena_begin("statistics", "1003 numbers, a row every %d", pitch);
@@ -273,12 +273,7 @@ static void statistics(void) {
 
 int main(void) {
     arena_open();
-    RUN(update);
-    RUN(update_keeps_within_limits);
-    RUN(norms);
-    RUN(rows_are_converted_and_added);
-    RUN(roundings_of_the_oracle);
-    RUN_EACH_DTYPE(statistics);
+    test_all();
     arena_close();
     return test_close();
 }

@@ -5,7 +5,7 @@
 #include "models.h"
 
 /* That fill_normal draws normal numbers: test_ops. The deviation of N of them is right within 5 standard errors. */
-static void initial_weights(void) {
+TEST(initial_weights) {
     GPTConfig config = { .L = 3, .NH = 2, .C = 64, .T = 48, .V = 1001, .deterministic = 1 };
     GPT m, again, other;
     gpt_create(&m, config, "auto", 1, 1, EVALUATE);
@@ -47,7 +47,7 @@ static void initial_weights(void) {
 }
 
 /* The parameters, which are of config.dtype: as bf16 an ulp is one of its upper half. */
-static void a_twin_is_one_ulp_away(void) {
+TEST(a_twin_is_one_ulp_away) {
     for (int d = 0; d < 2; d++) {
         const DType dtype = d ? BF16 : F32;
         if (device_refuse_dtype(dtype)) continue;
@@ -81,7 +81,7 @@ static void a_twin_is_one_ulp_away(void) {
     }
 }
 
-static void sizes_are_those_of_gpt2(void) {
+TEST(sizes_are_those_of_gpt2) {
     static const struct { const char *name; int64_t count; } known[] = {
         { "d12", 124439808 }, { "d24", 354823168 }, { "d36", 774030080 }, { "d48", 1557611200 },
         { "gpt2", 124439808 }, { "gpt2-medium", 354823168 }, { "gpt2-large", 774030080 }, { "gpt2-xl", 1557611200 } };
@@ -110,7 +110,7 @@ static void demand(void *argument) {
     params_read(d->file, &m.params, 5);
 }
 
-static void what_does_not_fit_is_refused(void) {
+TEST(what_does_not_fit_is_refused) {
     const char *weights = "test/reference/plain.model.safetensors";
     expect_fails("16 channels, want a multiple of the 3 heads", demand, &(Demand){ 16, 8, 2, "auto", weights });
     expect_fails("a batch of 2 x 9 tokens",                   demand, &(Demand){ 24, 9, 2, "auto", weights });
@@ -121,7 +121,7 @@ static void what_does_not_fit_is_refused(void) {
 }
 
 /* 513 rows of logits of 1 MiB are chunks of 384; 512 alone would be one chunk. */
-static void chunks_of_a_smaller_batch_fit(void) {
+TEST(chunks_of_a_smaller_batch_fit) {
     GPT m;
     gpt_create(&m, (GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 513, .V = 1 << 18 }, "auto", 1, 513, EVALUATE);
     const int64_t chunk = m.acts.logits.dim[0];
@@ -135,7 +135,7 @@ static void chunks_of_a_smaller_batch_fit(void) {
 
 /* Generation computes the logits of the last tokens alone: fewer tokens need no more memory, also where a batch of them
    has a larger chunk, 512 rows of 1 MiB where 513 have two of 384. */
-static void shorter_prompts_fit(void) {
+TEST(shorter_prompts_fit) {
     size_t bytes[2];
     for (int i = 0; i < 2; i++) {
         const GPTConfig config = { .L = 1, .NH = 1, .C = 8, .T = 513, .V = 1 << 18, .Vp = 1 << 18 };
@@ -146,7 +146,7 @@ static void shorter_prompts_fit(void) {
 }
 
 /* Any number of tokens anywhere in the cache, as lines of --interactive come. */
-static void windows_of_a_short_context_fit(void) {
+TEST(windows_of_a_short_context_fit) {
     for (int T = 1; T <= 9; T++) {
         GPT m;
         gpt_create(&m, (GPTConfig){ .L = 1, .NH = 4, .C = 8, .T = T, .V = 5 }, "auto", 2, T, GENERATE);
@@ -159,12 +159,6 @@ static void windows_of_a_short_context_fit(void) {
 
 int main(void) {
     test_device_open((DeviceOptions){0});
-    RUN(initial_weights);
-    RUN(a_twin_is_one_ulp_away);
-    RUN(sizes_are_those_of_gpt2);
-    RUN(what_does_not_fit_is_refused);
-    RUN(chunks_of_a_smaller_batch_fit);
-    RUN(shorter_prompts_fit);
-    RUN(windows_of_a_short_context_fit);
+    test_all();
     return test_close();
 }

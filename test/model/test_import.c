@@ -88,7 +88,7 @@ static void compare(int i, const char *path) {
     safetensors_close(&expected);
 }
 
-static void models_of_transformers(void) {
+TEST(models_of_transformers) {
     for (int i = 0; i < MODELS; i++) compare(i, STRING(HF "%s", models[i].name));
     compare(0, HF "f32/model.safetensors");
     compare(2, HF "bf16-shards/model.safetensors.index.json");
@@ -113,7 +113,7 @@ static void other_context(int T) {
     gpt_free(&m);
 }
 
-static void other_contexts(void) {
+TEST(other_contexts) {
     other_context(2 * CONTEXT + 5);
     other_context(CONTEXT - 3);
 }
@@ -158,7 +158,7 @@ static const Damage bad_indexes[] = {
     { INDEX, SHARD, "5", read_model, "model.safetensors.index.json: `weight_map.transformer." },
 };
 
-static void bad_indexes_are_refused(void) {
+TEST(bad_indexes_are_refused) {
     char *dir = copy_model("bf16-shards", "indexes");
     expect_damage_refused(dir, bad_indexes, COUNT(bad_indexes));
     /* a tensor in two files: the second file again in the place of the third */
@@ -187,7 +187,7 @@ static void set_numbers(const char *path, const char *name, int at, const uint16
     fclose(to);
 }
 
-static void nonfinite_and_other_models_are_refused(void) {
+TEST(nonfinite_and_other_models_are_refused) {
     static const struct { const char *model, *file, *tensor; uint16_t bits; const char *part; } nonfinite[] = {
         { "f16-bare", "model.safetensors", "wpe.weight", 0x7c00,
           "model.safetensors: wpe.weight holds a NaN or an infinity (number 5)" },
@@ -221,7 +221,7 @@ static void nonfinite_and_other_models_are_refused(void) {
 
 /* ---- Tied or not */
 
-static void config_and_head_agree(void) {
+TEST(config_and_head_agree) {
     char *dir = copy_model("untied", "tied-by-config"), *config = STRING("%s/config.json", dir);
     edit(HF "untied/config.json", config, "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
     EXPECT(checkpoint_config(dir).untied, "a head that differs is its own, whatever config.json says");
@@ -271,7 +271,7 @@ static void save_and_resume(const char *model) {
     trainer_free(&resumed);
 }
 
-static void saved_and_resumed(void) {
+TEST(saved_and_resumed) {
     save_and_resume("f32");
     save_and_resume("untied");
     save_and_resume("untied-f16-shards");
@@ -329,7 +329,7 @@ static void every_number(const char *dtype, int exponent_bits) {
     gpt_free(&m);
 }
 
-static void every_f16_and_bf16_is_exact(void) {
+TEST(every_f16_and_bf16_is_exact) {
     every_number("F16", 5);
     every_number("BF16", 8);
 }
@@ -337,12 +337,6 @@ static void every_f16_and_bf16_is_exact(void) {
 int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){0});
-    RUN(models_of_transformers);
-    RUN(other_contexts);
-    RUN(bad_indexes_are_refused);
-    RUN(nonfinite_and_other_models_are_refused);
-    RUN(config_and_head_agree);
-    RUN(saved_and_resumed);
-    RUN(every_f16_and_bf16_is_exact);
+    test_all();
     return test_close();
 }

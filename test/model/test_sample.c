@@ -21,7 +21,7 @@ static void encode(void *argument) {
     free(tokenizer_encode(e->tokenizer, e->text, e->V, &count));
 }
 
-static void text_to_tokens(void) {
+TEST(text_to_tokens) {
     static const struct { Encode encode; int count; int32_t want[4]; } good[] = {
         { { TOKENIZER_BYTES, "a\xc3\xa9\n", 256 }, 4, { 'a', 0xc3, 0xa9, '\n' } },
         { { TOKENIZER_IDS, " 15496  995\t0\n50256 ", 50257 }, 4, { 15496, 995, 0, 50256 } },
@@ -73,7 +73,7 @@ static const char *printed_bytes(const char *text, int is_raw) {
     return printed_tokens(TOKENIZER_BYTES, bytes, count, is_raw);
 }
 
-static void tokens_to_text(void) {
+TEST(tokens_to_text) {
     const char *ids = printed_tokens(TOKENIZER_IDS, (int32_t[]){ 15496, 995 }, 2, 0);
     EXPECT(!strcmp(ids, "15496 995 "), "%s", ids);
     const char *raw = printed_bytes("\x1b[2J\xe2\x82", 1);
@@ -83,7 +83,7 @@ static void tokens_to_text(void) {
 static void open_reference(void *dir) { tokenizer_check(tokenizer_open(dir), 499); }
 
 /* A character whose bytes are tokens of their own comes out whole. */
-static void bpe_speaks_text(void) {
+TEST(bpe_speaks_text) {
     static const char text[] = "the \xe2\x82\xac<|endoftext|>";
     int count;
     Tokenizer bpe = tokenizer_open("test/reference/bpe");
@@ -101,7 +101,7 @@ static void bpe_speaks_text(void) {
     tokenizer_close(bpe);
 }
 
-static void text_for_people(void) {
+TEST(text_for_people) {
     static const struct { const char *text, *want; } cases[] = {
         { "plain\ttext\n", "plain\ttext\n" },
         { "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80" },     /* whole */
@@ -150,7 +150,7 @@ static int32_t draw_one(const float *logits, int V, Sampling sampling, double un
     return token;
 }
 
-static void extreme_numbers_and_logits(void) {
+TEST(extreme_numbers_and_logits) {
     static const float logits[6] = { 0.5f, 2, -1, 2, 0.5f, 0.5f };
     const Sampling all = { 1, 0, 1 };
     for (int i = 0; i < 5; i++)
@@ -171,7 +171,7 @@ static int by_weight(const void *a, const void *b) {
 /* By the definition: sorted, cut by rank, by share, by ratio; equal tokens stay or go together. The number must lie in
    the interval of the token that it chose, within 2e-5: weights in f32 err by 1e-6 and sums of them by less than 1e-5.
    Cuts at which two tokens are closer than that are moved by the choice of k and p. */
-static void tokens_from_logits(void) {
+TEST(tokens_from_logits) {
     static const float few[6] = { 0.5f, 2, -1, 2, 0.5f, 0.5f };      /* weights 1, 1, 0.22 three times, 0.05 */
     static const struct { int V; double spread; Sampling sampling; } cases[] = {
         { 6, 0, { 1, 0, 1 } }, { 6, 0, { 0.7, 6, 1 } }, { 6, 0, { 1.5, 9, 1 } }, { 6, 0, { 1e-300, 0, 1 } },
@@ -279,7 +279,7 @@ static void losses_of_a_batch(GPT *m, float losses[B * T]) {
     device_download(losses, m->acts.losses.data, B * T * sizeof *losses);
 }
 
-static void text_from_a_model(void) {
+TEST(text_from_a_model) {
     GPT m;
     float before[B * T], after[B * T];
     char text[256], again[256], want[256], prompt[256], *second;
@@ -349,7 +349,7 @@ static int size_before_stop(const char *text, int size) {
 }
 
 /* Every part of an answer, which begins and ends inside of tokens, too. */
-static void text_ends_before_a_stop(void) {
+TEST(text_ends_before_a_stop) {
     GPT m;
     char both[256], got[256], part[8];
     Tokenizer bpe = tokenizer_open("test/reference/bpe");
@@ -377,7 +377,7 @@ static void text_ends_before_a_stop(void) {
 }
 
 /* A model whose token at position p is followed by 300 + p, at position 13 by the end of the text. */
-static void text_ends_at_its_end_token(void) {
+TEST(text_ends_at_its_end_token) {
     enum { C = 256, T = 64 };
     const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
     const GPTConfig config = { .L = 1, .NH = 4, .C = C, .T = T, .V = 50257, .dtype = dtype };
@@ -505,14 +505,6 @@ int main(void) {
     scratch_open();
     RUN(interactive);           /* before this process opens the device */
     device_open((DeviceOptions){ 0 });
-    RUN(text_to_tokens);
-    RUN(tokens_to_text);
-    RUN(bpe_speaks_text);
-    RUN(text_for_people);
-    RUN(extreme_numbers_and_logits);
-    RUN(tokens_from_logits);
-    RUN(text_from_a_model);
-    RUN(text_ends_before_a_stop);
-    RUN(text_ends_at_its_end_token);
+    test_all();
     return test_close();
 }

@@ -38,7 +38,7 @@ static double limit_of(const double *value, int n, double z, double min_sigma) {
 }
 
 /* Falling in a zigzag, constant, rising, and noise; windows half full, full, and moved on. */
-static void limits_of_known_windows(void) {
+TEST(limits_of_known_windows) {
     for (int kind = 0; kind < 12; kind++) {
         SpikeDetector g = {0};
         const int count = 64 << kind / 4, n = count < SPIKE_WINDOW ? count : SPIKE_WINDOW;
@@ -59,13 +59,13 @@ static void limits_of_known_windows(void) {
     }
 }
 
-static void spikes_are_found(void) {
+TEST(spikes_are_found) {
     static const struct { double loss, norm; StepResult result; } cases[] = {
         {3, 0.5, APPLIED}, {3.1, 0.8, APPLIED}, {3.6, 0.5, SPIKE}, {3, 5, SPIKE}, {9, 50, SPIKE}, {0.1, 0.5, APPLIED},
         {3, 1e-9, APPLIED}, {3, 0, APPLIED}, {NAN, 0.5, NONFINITE}, {3, INFINITY, NONFINITE}, {INFINITY, 1, NONFINITE},
         {3, 1e30, SPIKE},
     };
-    for (int n = 0; n < 2 * 6 * COUNT(cases); n++) {       /* too few updates, enough, a window that moves; off and on */
+    for (int n = 0; n < 2 * 6 * COUNT(cases); n++) {       /* too few updates, enough, a window that moves; z 0 */
         const int i = n / 12, z = n % 2 ? 6 : 0;
         const int count = (const int[]){ 0, SPIKE_WINDOW_MIN - 1, SPIKE_WINDOW_MIN, 100, 128, 300 }[n / 2 % 6];
         const int is_limited = z && count >= SPIKE_WINDOW_MIN;
@@ -85,7 +85,7 @@ static void spikes_are_found(void) {
 }
 
 /* A steep place, or a level that has changed for good: one step in eleven is applied, and soon all are. */
-static void there_is_a_way_out(void) {
+TEST(there_is_a_way_out) {
     SpikeDetector g = quiet(3, 128);
     int applied = 0, last_refused = 0;
     for (int i = 0; i < 300; i++) {
@@ -108,7 +108,7 @@ static void there_is_a_way_out(void) {
 enum { B = 2, T = 16 };
 
 /* Whichever tensor has a NaN, in its last element. */
-static void a_nonfinite_tensor_is_named(void) {
+TEST(a_nonfinite_tensor_is_named) {
     GPTConfig config = { .L = 2, .NH = 2, .C = 16, .T = T, .V = 50, .dtype = F32, .untied = 1 };
     static const int32_t tokens[B * T], targets[B * T];
     const float nan = NAN;
@@ -154,7 +154,7 @@ static void ask_for_all(void *unused) {
     device_alloc(SIZE_MAX, "a great many tensors");
 }
 
-static void out_of_memory_says_what_helps(void) {
+TEST(out_of_memory_says_what_helps) {
     static const char *const parts[] = { "out of memory: a great many tensors: 17179869184.00 GiB wanted", "are free",
                                          "a smaller --batch, --context or --model, or --attention flash, needs less" };
     for (int i = 0; i < COUNT(parts); i++) expect_fails(parts[i], ask_for_all, NULL);
@@ -162,10 +162,6 @@ static void out_of_memory_says_what_helps(void) {
 
 int main(void) {
     test_device_open((DeviceOptions){ .threads = 1 });
-    RUN(limits_of_known_windows);
-    RUN(spikes_are_found);
-    RUN(there_is_a_way_out);
-    RUN(a_nonfinite_tensor_is_named);
-    RUN(out_of_memory_says_what_helps);
+    test_all();
     return test_close();
 }

@@ -99,7 +99,7 @@ static void compare(DType dtype, float rate) {
     stepper_free(&plain);
 }
 
-static void recorded_is_the_same(void) {
+TEST(recorded_is_the_same) {
     for (int i = 0; i < 2; i++) {
         compare(F32, i ? dropout_rate : 0);
         if (!device_refuse_dtype(BF16)) compare(BF16, i ? dropout_rate : 0);
@@ -110,7 +110,7 @@ static void recorded_is_the_same(void) {
 /* Two updates of random gradients by the formulas: c_attn is three matrices to Muon; AdamW for all other tensors. The
    oracle bounds the rounding of Newton-Schulz (test_muon.c); here an element moves by up to 0.1, and is off by 3e-7 in
    f32. */
-static void muon_is_the_formula(void) {
+TEST(muon_is_the_formula) {
     Stepper t;
     stepper_create(&t, F32, 1, 0, OPTIMIZER_MUON);
     t.optimizer.adamw = (AdamW){ .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1, .weight_decay = 0.2f, .max_norm = 5 };
@@ -167,7 +167,7 @@ static void spend(double ms) {
 }
 
 /* Two ops of a step, the shorter one first, with another op inside that is a part of it; printed into a file. */
-static void a_profile_separates_ops(void) {
+TEST(a_profile_separates_ops) {
     const char *path = IN_SCRATCH("profile");
     const int before = redirect(STDOUT_FILENO, path);
     profile_begin();
@@ -208,9 +208,7 @@ int main(void) {
         bytes[i] = (char)(uint8_t)(255 * pow(random_uniform(SEED, RANDOM_TEST, 0, i), 3));
     put(IN_SCRATCH("text"), bytes, sizeof bytes);
     tokens = tokens_open(IN_SCRATCH("text"));
-    RUN(recorded_is_the_same);
-    RUN(muon_is_the_formula);
-    RUN(a_profile_separates_ops);
+    test_all();
     tokens_close(tokens);
     return test_close();
 }

@@ -250,9 +250,9 @@ static void two_groups(void *unused) {
     ring_case((Case){ 2, 2, 32, 77, 1 }, 2);
 }
 
-static void ring_is_attention(void) { ranks_each(ranks_max, many_cases); }
+TEST(ring_is_attention) { ranks_each(ranks_max, many_cases); }
 
-static void groups_are_apart(void) {
+TEST(groups_are_apart) {
     if (ranks_max < 4) test_skip_reason = "fewer than four ranks";
     else ranks_expect(4, two_groups);
 }
@@ -260,7 +260,7 @@ static void groups_are_apart(void) {
 /* ---- Which tokens */
 
 /* Every rank has as many where that is possible; that every token has one rank, and its place: ring_is_attention. */
-static void tokens_are_split(void) {
+TEST(tokens_are_split) {
     for (int size = 1; size <= 6; size++)
         for (int T = 2 * size; T <= 40; T += 2 * size)
             for (int rank = 0; rank < size; rank++)
@@ -274,7 +274,8 @@ static void make_ring(void *split) {
     ring_create(*(RingSplit *)split, "flash", spec_of(c, F32));
 }
 
-static void refusals(void) {
+/* Last, as it opens the device. */
+TEST(refusals) {
     const Case c = { 1, 2, 16, 64, 1 };
     dtype = F32;
     device_open((DeviceOptions){ .threads = 1 });
@@ -296,9 +297,6 @@ int main(void) {
     random_open();
     on_cpu = !strcmp(backend_name, "cpu");
     ranks_max = ranks_available();
-    RUN(tokens_are_split);
-    RUN(ring_is_attention);
-    RUN(groups_are_apart);
-    RUN(refusals);              /* last: it opens the device */
+    test_all();
     return test_close();
 }

@@ -46,7 +46,7 @@ static size_t encode(const void *text, size_t size, int32_t *ids) {
 
 /* ---- Words and ids of other libraries */
 
-static void words_and_ids(void) {
+TEST(words_and_ids) {
     Json *json = json_open(REFERENCE "/cases.json");
     int count = 0;
     for (const Json *c = json_member(json, "cases", JSON_ARRAY)->child; c; c = c->next, count++) {
@@ -67,7 +67,7 @@ static void words_and_ids(void) {
     json_free(json);
 }
 
-static void special_tokens(void) {
+TEST(special_tokens) {
     static const char text[] = "the<|endoftext|> ba<|endoftext|><|endoftext|>";
     int32_t ids[64], want[64];
     size_t n = encode("the", 3, want);
@@ -99,7 +99,7 @@ static size_t encode_by_definition(const unsigned char *word, size_t n, int32_t 
     return n;
 }
 
-static void words_by_definition(void) {
+TEST(words_by_definition) {
     static const char letters[] = "thenigbakoraso";
     for (uint64_t c = 0; c < 400; c++) {
         unsigned char word[400];
@@ -129,7 +129,7 @@ static size_t random_text(uint64_t seed, unsigned char *text, size_t size) {
 }
 
 /* The rule for invalid bytes: words are those of the text with U+FFFD in their place. */
-static void invalid_bytes_are_symbols(void) {
+TEST(invalid_bytes_are_symbols) {
     for (uint64_t c = 0; c < 200; c++) {
         unsigned char text[300], valid[900];
         size_t size = random_text(c, text, sizeof text), place[301], count = 0;
@@ -150,7 +150,7 @@ static void invalid_bytes_are_symbols(void) {
 }
 
 /* Words of a megabyte, which would take minutes in quadratic time; test_fuzz encodes other bytes. */
-static void long_words(void) {
+TEST(long_words) {
     enum { SIZE = 1000000 };
     static const char *const letters[] = { "a", " ", "thenigbako" };
     unsigned char *text = malloc(SIZE);
@@ -166,7 +166,7 @@ static void long_words(void) {
 }
 
 /* Both parts of a cut text have the words of the whole. */
-static void cuts_keep_the_words(void) {
+TEST(cuts_keep_the_words) {
     for (uint64_t c = 0; c < 120; c++) {
         unsigned char text[240], is_end[241] = { 0 };
         size_t size = random_text(c, text, sizeof text), cuts = 0;
@@ -188,7 +188,7 @@ static void cuts_keep_the_words(void) {
 
 /* ---- Files */
 
-static void files_come_back(void) {
+TEST(files_come_back) {
     static const char *const names[][2] = { { "vocab.json", "merges.txt" }, { "encoder.json", "vocab.bpe" } };
     char *text = bpe_file_text(reference, "tokenizer.json", 0);
     for (int s = 0; s < 3; s++) {
@@ -222,7 +222,7 @@ static void files_come_back(void) {
 
 static void open_dir(void *dir) { bpe_open(dir); }
 
-static void refused_files(void) {
+TEST(refused_files) {
     static const struct { const char *file, *old, *new, *want; } cases[] = {
         { "tokenizer.json", "\"type\":\"BPE\"", "\"type\":\"WordPiece\"", "\"model.type\" is \"WordPiece\", want BPE" },
         { "tokenizer.json", "\"ByteLevel\",\"add_prefix_space\":false", "\"Metaspace\",\"add_prefix_space\":false",
@@ -270,7 +270,7 @@ static void refused_files(void) {
 
 /* vocab.json has the reference's tokens and as 499 one more, which another file names or adds. What is written of it
    is the same. */
-static void which_tokens_are_special(void) {
+TEST(which_tokens_are_special) {
     static const struct { const char *token, *file, *content, *text; int is_end; } cases[] = {
         { "\"</s>\":499,", "special_tokens_map.json", "{\"eos_token\": \"</s>\"}", "</s>", 1 },
         { "\"</s>\":499,", "tokenizer_config.json", "{\"eos_token\": {\"content\": \"</s>\"}}", "</s>", 1 },
@@ -315,7 +315,7 @@ static void which_tokens_are_special(void) {
 }
 
 /* A warning from one token on that no merge makes, an error above 1 %; the reference has 243 merges. */
-static void cut_merges(void) {
+TEST(cut_merges) {
     char *dir = edited_reference("cut", "vocab.json", "", ""), *merges = STRING("%s", text_of(REFERENCE "/merges.txt"));
     for (int left = 242; left >= 240; left--) {
         const char *want = STRING("cut/merges.txt: makes %d of 243 tokens of", left);
@@ -347,7 +347,7 @@ static Bpe *trained(const char *path, int vocab_size, size_t part) {
 
 static void train_256(void *trainer) { bpe_train(trainer, 256); }
 
-static void merges_of_huggingface(void) {
+TEST(merges_of_huggingface) {
     for (size_t part = 10; part <= 1000000; part *= 100) {
         Bpe *bpe = trained(REFERENCE "/train.txt", V, part);
         EXPECT(bpe_fingerprint(bpe) == bpe_fingerprint(reference), "in parts of %zu: another tokenizer", part);
@@ -372,17 +372,7 @@ int main(void) {
     reference = bpe_open(REFERENCE);
     no_map_dir = edited_reference("no-map", "merges.txt", "#version: 0.2\nà ¤\n",     /* Windows' */
                                   "\xEF\xBB\xBF#version: 0.2\r\nà ¤\r\n");
-    RUN(words_and_ids);
-    RUN(special_tokens);
-    RUN(words_by_definition);
-    RUN(invalid_bytes_are_symbols);
-    RUN(long_words);
-    RUN(cuts_keep_the_words);
-    RUN(files_come_back);
-    RUN(refused_files);
-    RUN(which_tokens_are_special);
-    RUN(cut_merges);
-    RUN(merges_of_huggingface);
+    test_all();
     bpe_free(reference);
     return test_close();
 }

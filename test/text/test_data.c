@@ -12,7 +12,7 @@
 /* ---- random */
 
 /* From Random123's kat_vectors. */
-static void philox_known_answers(void) {
+TEST(philox_known_answers) {
     static const struct { Random128 counter; uint64_t key; Random128 want; } known[] = {
         { {{ 0, 0, 0, 0 }}, 0, {{ 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 }} },
         { {{ ~0u, ~0u, ~0u, ~0u }}, ~0ull, {{ 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd }} },
@@ -29,7 +29,7 @@ static void philox_known_answers(void) {
     EXPECT(!memcmp(&got, &want, sizeof got), "the counter is not laid out as random.h says");
 }
 
-static void permute_is_a_bijection(void) {
+TEST(permute_is_a_bijection) {
     static const uint64_t sizes[] = { 1, 2, 3, 5, 6, 64, 1000, 4097 };
     for (int s = 0; s < COUNT(sizes); s++) {
         uint64_t n = sizes[s];
@@ -55,7 +55,7 @@ static void permute_is_a_bijection(void) {
 }
 
 /* That normal_of is the formula of Box and Muller: test_ops. */
-static void moments(void) {
+TEST(moments) {
     enum { N = 1000000 };
     double u1 = 0, u2 = 0;
     for (uint64_t i = 0; i < N; i++) {
@@ -69,7 +69,7 @@ static void moments(void) {
     EXPECT(fabs(u2 - 1 / 3.0) < 4 * sigma * sqrt(4 / 45.0), "uniform second moment %g", u2);
 }
 
-static void below_is_unbiased(void) {
+TEST(below_is_unbiased) {
     enum { N = 30000 };
     /* bits * n >> 64 alone would give multiples of 3 twice as often at 3 * 2^62 */
     static const uint64_t sizes[] = { 1, 3, 6, 1000, 3ull << 62, UINT64_MAX };
@@ -90,7 +90,7 @@ static void below_is_unbiased(void) {
 
 /* ---- schedule */
 
-static void schedules_at_their_corners(void) {
+TEST(schedules_at_their_corners) {
     enum { COSINE = SCHEDULE_COSINE, LINEAR = SCHEDULE_LINEAR, WSD = SCHEDULE_WSD, CONSTANT = SCHEDULE_CONSTANT };
     static const struct { int kind, warmup, total, decay, step; double want; } at[] = {     /* peak 1, final 0.1 */
         { COSINE, 9, 109, 0,   0, 0.1  }, { COSINE, 9, 109, 0,   8, 0.9  }, { COSINE, 9, 109, 0,   9, 1    },
@@ -116,7 +116,7 @@ static void schedules_at_their_corners(void) {
 }
 
 /* A run of 1000 steps with a peak of 0.5: the final rate and the decay of wsd follow from these unless given. */
-static void schedules_from_options(void) {
+TEST(schedules_from_options) {
     static const struct { const char *option, *value; double final; int64_t decay; } cases[] = {
         { "batch", "3", 0.05, 200 }, { "min-lr", "0.4", 0.4, 200 }, { "min-lr", "0", 0, 200 },
         { "decay", "3", 0.05, 3 },
@@ -159,7 +159,7 @@ static void expect_window(const int *input, const int *target, int count, int T,
     }
 }
 
-static void every_target_once_an_epoch(void) {
+TEST(every_target_once_an_epoch) {
     static const struct { int N, T; } cases[] = {
         { 2, 64 }, { 2, 1 }, { 3, 1 }, { 65, 64 }, { 66, 64 }, { 129, 64 }, { 130, 64 }, { 128, 64 }, { 1000, 7 },
         { 1001, 1 }, { 4097, 64 }, { 5000, 1000 },
@@ -209,7 +209,7 @@ static int start_of(const Tokens *t, uint64_t seed, uint64_t g) {
     return input[0];
 }
 
-static void order_depends_on_seed_and_place_alone(void) {
+TEST(order_depends_on_seed_and_place_alone) {
     enum { N = 6400, EPOCHS = 64 };
     write_shard("one.bin", 2, 0, N + 1);
     Tokens *a = tokens_open("one.bin"), *b = tokens_open("one.bin");
@@ -242,7 +242,7 @@ static void order_depends_on_seed_and_place_alone(void) {
     tokens_close(a);
 }
 
-static void files_are_one_stream(void) {
+TEST(files_are_one_stream) {
     static const int size[] = { 1, 700, 3, 1, 64, 231 };        /* 1000 in all, written last to first */
     for (int width = 2; width <= 4; width += 2) {
         for (int i = COUNT(size) - 1, end = 1000; i >= 0; end -= size[i--]) {
@@ -275,7 +275,7 @@ static void files_are_one_stream(void) {
     }
 }
 
-static void texts_are_bytes(void) {
+TEST(texts_are_bytes) {
     put("b[1].txt", "a\xff\0b", 4);       /* the name of a file before a pattern, any byte */
     Tokens *t = tokens_open("b[1].txt");
     int32_t input[4], target[4];
@@ -296,7 +296,7 @@ static void check_slice(void *argument) {
 }
 
 /* One case for each message; test_fuzz damages any byte of a shard. */
-static void malformed_files(void) {
+TEST(malformed_files) {
     static const struct { const char *name; uint32_t magic, version, count; int bytes; const char *part; } shards[] = {
         { "short3.bin",     20240520, 1, 10, 3,         "short3.bin: magic 3463304, want 20240520" },
         { "short1023.bin",  20240520, 1, 10, 1023,      "truncated: the header promises 10 tokens, 1044 bytes" },
@@ -349,7 +349,7 @@ static void malformed_files(void) {
     chmod("folder", 0755);
 }
 
-static void a_changed_token_changes_the_fingerprint(void) {
+TEST(a_changed_token_changes_the_fingerprint) {
     static const int at[] = { -1, 0, 20, 49999, 50000, 99999 };     /* -1: none */
     static char text[100000];
     uint64_t seen[COUNT(at)];
@@ -365,7 +365,7 @@ static void a_changed_token_changes_the_fingerprint(void) {
     }
 }
 
-static void ids_beyond_the_vocabulary(void) {
+TEST(ids_beyond_the_vocabulary) {
     write_shard("ids_0.bin", 2, 0, 100);
     write_shard("ids_1.bin", 2, 0, 9000);
     Tokens *t = tokens_open("ids_?.bin");
@@ -396,7 +396,7 @@ static void ids_beyond_the_vocabulary(void) {
                  &(Check){ "negative.bin", 50257, 0, 2 });
 }
 
-static void beyond_four_gigabytes(void) {
+TEST(beyond_four_gigabytes) {
     const int64_t count = (INT64_C(1) << 31) + 500;     /* more than an int32 holds, in more than 4 GiB */
     const uint16_t last[4] = { 11, 12, 13, 14 };
     write_shard("sparse.bin", 2, 0, 10);
@@ -422,19 +422,6 @@ static void beyond_four_gigabytes(void) {
 int main(void) {
     scratch_open();
     if (chdir(scratch)) fail("%s: cannot go there", scratch);
-    RUN(philox_known_answers);
-    RUN(permute_is_a_bijection);
-    RUN(moments);
-    RUN(below_is_unbiased);
-    RUN(schedules_at_their_corners);
-    RUN(schedules_from_options);
-    RUN(every_target_once_an_epoch);
-    RUN(order_depends_on_seed_and_place_alone);
-    RUN(files_are_one_stream);
-    RUN(texts_are_bytes);
-    RUN(malformed_files);
-    RUN(a_changed_token_changes_the_fingerprint);
-    RUN(ids_beyond_the_vocabulary);
-    RUN(beyond_four_gigabytes);
+    test_all();
     return test_close();
 }

@@ -124,7 +124,7 @@ static void expect_chances(int is_end) {
                    "%s: card %d drawn %.0f times, want %.1f", deck[d].name, i, card[d][i].drawn, card[d][i].chance);
 }
 
-static void one_derivation_each(void) {
+TEST(one_derivation_each) {
     static const Parser empty;
     enum { BYTES = 1000000 };
     EXPECT(!run_program(STRING("--bytes %d --val-bytes %d --seed 7 --out %s/big", BYTES, BYTES, scratch)), "fails");
@@ -149,7 +149,7 @@ static void one_derivation_each(void) {
 }
 
 /* A slot writes the word in its form, which the parser above takes from the program. */
-static void forms_and_sums(void) {
+TEST(forms_and_sums) {
     static const struct { const char *slot, *want; } cases[] = {
         { "a.a]", "an apron" }, { "b.a]", "a lamp" }, { "a]", "apron" }, { "*]", "apron" }, { "*.he]", "he" },
         { "she]", "Mara" }, { "she.he]", "she" }, { "she.He]", "She" }, { "she.him]", "her" }, { "she.his]", "her" },
@@ -165,7 +165,7 @@ static void forms_and_sums(void) {
     }
 }
 
-static void files(void) {
+TEST(files) {
     static const struct { int bytes, seed; } runs[] = { { 30000, 3 }, { 60000, 3 }, { 30000, 4 } };
     const char *train[3], *val[3], *floor[3];
     for (int i = 0; i < 3; i++) {
@@ -190,8 +190,6 @@ static void files(void) {
 int main(void) {
     scratch_open();
     fill_decks();
-    RUN(forms_and_sums);
-    RUN(one_derivation_each);
-    RUN(files);
+    test_all();
     return test_close();
 }

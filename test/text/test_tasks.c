@@ -62,7 +62,7 @@ static void expect_row(const TaskRow *row, const char *want, int number) {
     }
 }
 
-static void items_become_rows(void) {
+TEST(items_become_rows) {
     GPTConfig config = tiny(F32);
     config.T = 1000;
     for (int i = 0; i < COUNT(cases); i++) {
@@ -79,7 +79,7 @@ static void items_become_rows(void) {
     }
 }
 
-static void tokens_are_split_behind_those_of_the_context(void) {
+TEST(tokens_are_split_behind_those_of_the_context) {
     static const struct { const char *context, *before, *whole; } cases[] = {
         { "The president of", "The president of", "The president of state's" },
         { "In the year  ", "In the year", "In the year   state's" }, { "", "<|endoftext|>", "<|endoftext|> state's" } };
@@ -104,7 +104,7 @@ static void tokens_are_split_behind_those_of_the_context(void) {
 }
 
 /* A context of T = 24 bytes: inputs and targets together are 25. */
-static void long_items_are_cut_or_left_out(void) {
+TEST(long_items_are_cut_or_left_out) {
     const GPTConfig config = tiny(F32);
     static const char items[] =
         "{\"context\": \"12345678901234567890\", \"choices\": [\"abcd\", \"ab\"], \"label\": 0}\n"       /* 25: fits */
@@ -136,7 +136,7 @@ static void read_bad(void *argument) {
     task_free(&task);
 }
 
-static void bad_items(void) {
+TEST(bad_items) {
 #define GOOD "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": 0}\n"
     static const struct { const char *name, *text, *want; } bad[] = {
         { "multiple-choice", GOOD "\n" GOOD "{\"context\": \"a\",", "items.jsonl: line 4: byte 16: found the end" },
@@ -282,7 +282,7 @@ static void compare_batches(const char *name, DType dtype) {
     free(text);
 }
 
-static void batches_equal_single_rows(void) {
+TEST(batches_equal_single_rows) {
     for (DType dtype = F32; dtype <= BF16; dtype++) {
         if (device_refuse_dtype(dtype)) continue;
         compare_batches("multiple-choice", dtype);
@@ -291,7 +291,7 @@ static void batches_equal_single_rows(void) {
 }
 
 /* Many short rows in the memory for a few long ones: an attention may pad each row to a tile. */
-static void short_rows(void) {
+TEST(short_rows) {
     const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
     GPTConfig config = { .L = 1, .NH = 2, .C = 128, .T = 1024, .V = 256, .dtype = dtype };
     char *text = random_items("multiple-choice", 300);
@@ -314,7 +314,7 @@ static void score_overflow(void *argument) {
     task_score(&task, m, 1);
 }
 
-static void infinite_activations(void) {
+TEST(infinite_activations) {
     GPT m;
     make_model(&m, F32, 1);
     float *huge = host_alloc(tensor_bytes(m.params.lnfw), "a test's weights");
@@ -334,7 +334,7 @@ static void expect_figure(const TaskFigure *f, const char *name, double value, d
     EXPECT(isnan(error) ? isnan(f->error) : close_to(f->error, error), "%s +- %g, want %g", name, f->error, error);
 }
 
-static void figures_of_choices(void) {
+TEST(figures_of_choices) {
     TaskRow rows[] = {
         { .log_probability = -4, .characters = 2 }, { .log_probability = -5, .characters = 5 },     /* 0; norm 1 */
         { .log_probability = -3, .characters = 3 }, { .log_probability = -3, .characters = 3 },     /* equal: 0, 0 */
@@ -357,7 +357,7 @@ static void figures_of_choices(void) {
     expect_figure(&f[1], "acc_norm", 1, NAN);
 }
 
-static void figures_of_words(void) {
+TEST(figures_of_words) {
     TaskRow rows[] = {
         { .log_probability = -1, .is_greedy = 1 }, { .log_probability = -2 }, { .log_probability = -6 } };
     TaskItem items[] = { { 1, 0, 1, 0 }, { 2, 1, 1, 0 }, { 3, 2, 1, 0 } };
@@ -371,14 +371,6 @@ static void figures_of_words(void) {
 int main(void) {
     test_device_open((DeviceOptions){ .threads = 1 });      /* OpenMP's threads do not survive the fork of a child */
     scratch_open();
-    RUN(items_become_rows);
-    RUN(tokens_are_split_behind_those_of_the_context);
-    RUN(long_items_are_cut_or_left_out);
-    RUN(bad_items);
-    RUN(batches_equal_single_rows);
-    RUN(short_rows);
-    RUN(infinite_activations);
-    RUN(figures_of_choices);
-    RUN(figures_of_words);
+    test_all();
     return test_close();
 }
