@@ -21,10 +21,22 @@ static const char *test_skip_reason;
     printf("  %s:%d: %s: ", __FILE__, __LINE__, #condition); printf(__VA_ARGS__); printf("\n"); } } while (0)
 #define RUN(test) test_run(#test, test)
 
+/* Blocks of memory that are freed when the test ends, or those after the first ones with test_release. */
+static void *test_block[1 << 16];
+static int   test_blocks;
+
+static inline void *test_keep(void *block) {
+    REQUIRE(block && test_blocks < COUNT(test_block), "out of memory for a test, or too many blocks");
+    return test_block[test_blocks++] = block;
+}
+
+static inline void test_release(int blocks) { while (test_blocks > blocks) free(test_block[--test_blocks]); }
+
 static inline void test_run(const char *name, void (*test)(void)) {
     test_errors = 0;
     test_skip_reason = NULL;
     test();
+    test_release(0);
     if (test_skip_reason)    { test_skipped++; printf("skip %s: %s\n", name, test_skip_reason); }
     else if (test_errors)    { test_failed++;  printf("FAIL %s\n", name); }
     else                     { test_passed++;  printf("ok   %s\n", name); }

@@ -9,11 +9,8 @@
 #include "../../llmc/train/optimizer.h"
 #include "../../llmc/base/random.h"
 
-static inline void *new_array(int64_t count, size_t bytes) {
-    void *memory = calloc((size_t)count, bytes);
-    REQUIRE(memory, "out of memory: %lld elements of %zu bytes", (long long)count, bytes);
-    return memory;
-}
+/* Zeros, until the test ends: so are all arrays that these functions return. */
+static inline void *new_array(int64_t count, size_t bytes) { return test_keep(calloc((size_t)count + !count, bytes)); }
 
 /* A copy of a tensor of a file of test/reference, which does not align it. */
 static inline void *tensor_from(const SafeFile *file, const char *name, const char *dtype, size_t bytes,
@@ -24,7 +21,7 @@ static inline void *tensor_from(const SafeFile *file, const char *name, const ch
     return memcpy(new_array(count, bytes), t->data, (size_t)t->bytes);
 }
 
-/* All of a tensor or a table, in f32 or I32; the caller frees it. BF16 is widened. */
+/* All of a tensor or a table, in f32 or I32. BF16 is widened. */
 static inline void *download(Tensor t) {
     int64_t count = tensor_count(t);
     float *host = new_array(count, sizeof *host);
@@ -37,10 +34,10 @@ static inline void *download(Tensor t) {
 }
 
 static inline int same_values(Tensor a, Tensor b) {
+    const int blocks = test_blocks;
     void *x = download(a), *y = download(b);
     int same = tensor_count(a) == tensor_count(b) && !memcmp(x, y, (size_t)tensor_count(a) * sizeof(float));
-    free(x);
-    free(y);
+    test_release(blocks);
     return same;
 }
 
@@ -61,7 +58,6 @@ static inline int64_t outside_nonzero(const Params *params, int V) {
         memset(value + (int64_t)table->entry[i].offset / bytes, 0, (size_t)inside * sizeof *value);
     }
     for (int64_t i = 0; i < end; i++) count += value[i] != 0;
-    free(value);
     return count;
 }
 
@@ -76,11 +72,10 @@ static inline double sum_of_losses(const GPT *m) {
     float *losses = download(m->acts.losses);
     double sum = 0;
     for (int64_t i = 0; i < tensor_count(m->acts.losses); i++) sum += losses[i];
-    free(losses);
     return sum;
 }
 
-/* (B,T,V), packed, of the pass that has run; the caller frees them. */
+/* (B,T,V), packed, of the pass that has run. */
 static inline float *logits_of(const GPT *m) {
     const int64_t rows = tensor_rows(m->acts.lnf), V = m->config.V, Vp = m->config.Vp;
     Tensor logits = tensor_of(device_alloc((size_t)(rows * Vp) * sizeof(float), "the logits"), F32, 2, rows, Vp);

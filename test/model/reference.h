@@ -31,15 +31,10 @@ static inline double metadata(const Reference *r, const char *key) {
     return strtod(value->text, NULL);
 }
 
-static inline void *reference_tensor(const Reference *r, const char *name, const char *dtype, size_t bytes,
-                                     int64_t count) {
-    return tensor_from(&r->file, name, dtype, bytes, count);
-}
-
 static inline Reference reference_open(const char *path) {
     int stem = (int)(strlen(path) - strlen(".safetensors"));
     Reference r = { .file = safetensors_open(path), .path = path };
-    r.model = format_string("%.*s.model.safetensors", stem, path);
+    r.model = test_keep(format_string("%.*s.model.safetensors", stem, path));
     r.config = (GPTConfig){ .L = (int)metadata(&r, "L"), .NH = (int)metadata(&r, "NH"), .C = (int)metadata(&r, "C"),
                             .T = (int)metadata(&r, "context"), .V = (int)metadata(&r, "V") };
     gpt_check(&r.config);
@@ -49,21 +44,12 @@ static inline Reference reference_open(const char *path) {
     r.learning_rate = metadata(&r, "lr");
     r.adamw = (AdamW){ (float)metadata(&r, "beta1"), (float)metadata(&r, "beta2"), (float)metadata(&r, "eps"),
                        (float)metadata(&r, "weight_decay"), (float)metadata(&r, "max_norm") };
-    r.tokens  = reference_tensor(&r, "tokens",  "I32", 4, r.B * r.T);
-    r.targets = reference_tensor(&r, "targets", "I32", 4, r.B * r.T);
-    r.losses  = reference_tensor(&r, "losses",  "F64", 8, r.steps);
-    r.norms   = reference_tensor(&r, "norms",   "F64", 8, r.steps);
+    r.tokens  = tensor_from(&r.file, "tokens",  "I32", 4, r.B * r.T);
+    r.targets = tensor_from(&r.file, "targets", "I32", 4, r.B * r.T);
+    r.losses  = tensor_from(&r.file, "losses",  "F64", 8, r.steps);
+    r.norms   = tensor_from(&r.file, "norms",   "F64", 8, r.steps);
     for (int i = 0; i < r.B * r.T; i++) r.target_count += r.targets[i] >= 0;
     return r;
-}
-
-static inline void reference_close(Reference *r) {
-    free(r->tokens);
-    free(r->targets);
-    free(r->losses);
-    free(r->norms);
-    free(r->model);
-    safetensors_close(&r->file);
 }
 
 static inline void read_reference(GPT *m, const Reference *r) {
@@ -71,13 +57,12 @@ static inline void read_reference(GPT *m, const Reference *r) {
     gpt_cast_params(m);
 }
 
-/* (B,T,V); the caller frees them. */
+/* (B,T,V) */
 static inline float *reference_logits(const Reference *r) {
     const int64_t count = (int64_t)r->B * r->T * r->config.V;
-    double *file = reference_tensor(r, "logits", "F64", 8, count);
+    double *file = tensor_from(&r->file, "logits", "F64", 8, count);
     float *logits = new_array(count, sizeof *logits);
     for (int64_t i = 0; i < count; i++) logits[i] = (float)file[i];
-    free(file);
     return logits;
 }
 
@@ -103,6 +88,7 @@ static const DType dtypes[] = { F32, BF16 };
 /* In every data type of the linked backend, with every attention that takes it and the file's shape. */
 static inline void each_attention(const char *path, float rate) {
     Reference r = reference_open(path);
+    const int blocks = test_blocks;
     r.config.dropout = rate;
     r.config.dropout_seed = 5;
     for (int d = 0; d < 2; d++) {
@@ -116,9 +102,10 @@ static inline void each_attention(const char *path, float rate) {
             if (reason) printf("  %s: no attention %s in %s: %s\n", path, attention_list[i]->name,
                                dtype_name(dtypes[d]), reason);
             else reference_test(&r, attention_list[i]->name);
+            test_release(blocks);
         }
     }
-    reference_close(&r);
+    safetensors_close(&r.file);
 }
 
 static inline void run_reference(void) {

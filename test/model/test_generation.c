@@ -31,13 +31,10 @@ static void cached_logits(const Reference *r, const char *attention, Purpose pur
             EXPECT(error <= limit, "%s: sequence %d, tokens %d .. %d: error %.2g, want at most %.2g", attention, b,
                    first, first + n - 1, error, limit);
         }
-        free(got);
     }
     printf("  %s in %s, %d at once: error %.2g, bound %.2g\n", attention, dtype_name(config.dtype), at_once, worst,
            limit);
     gpt_free(&m);
-    free(want);
-    free(tokens);
 }
 
 static void cached_logits_are_those_of_the_context(const Reference *r, const char *attention) {
@@ -48,7 +45,7 @@ static void cached_logits_are_those_of_the_context(const Reference *r, const cha
     cached_logits(r, attention, TRAIN, T / 2, T / 2 + 1);
 }
 
-/* The next token behind one at the position, and the last activations, which the caller frees. */
+/* The next token behind one at the position, and the last activations. */
 static float *next_token(GPT *m, int position, int32_t token, int32_t *next) {
     const double uniform = 0.5;
     gpt_set_window(m, position, 1);
@@ -78,8 +75,6 @@ static void early_reads_change_no_bit(void) {
             }
             EXPECT(next[0] == next[1] && !memcmp(lnf[0], lnf[1], sizeof(float) * (size_t)config.C),
                    "%s, position %d: another result", dtype_name(config.dtype), position);
-            free(lnf[0]);
-            free(lnf[1]);
         }
         gpt_free(&m[0]);
         gpt_free(&m[1]);

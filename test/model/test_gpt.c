@@ -31,7 +31,7 @@ static double compare_gradient(const Reference *r, const TensorEntry *row, doubl
     snprintf(name, sizeof name, "grad.%s", row->name);
     Tensor t = *row->field;
     int64_t N = t.dim[0], K = t.ndim == 2 ? t.dim[1] : 1, count = row->layout == VOCABULARY ? r->config.V * K : N * K;
-    float *file = reference_tensor(r, name, "F32", 4, count);
+    float *file = tensor_from(&r->file, name, "F32", 4, count);
     float *got = download(t), *want = new_array(count, sizeof *want);
     for (int64_t i = 0; i < count; i++)
         want[i] = row->layout == CONV1D ? file[i % K * N + i / K] : file[i];
@@ -44,17 +44,12 @@ static double compare_gradient(const Reference *r, const TensorEntry *row, doubl
                i + 1, parts, error, limit);
         worst = fmax(worst, error);
     }
-    free(got);
-    free(file);
-    free(want);
     return worst;
 }
 
 static double compare_logits(const GPT *m, const Reference *r) {
     float *got = logits_of(m), *want = reference_logits(r);
     double error = error_of(got, want, (int64_t)r->B * r->T * r->config.V);
-    free(got);
-    free(want);
     return error;
 }
 
@@ -117,7 +112,6 @@ static void load_corner(GPT *m, const Reference *r, int b, int B, int T) {
     int32_t *batch = corner_of(r, b, B, T);
     gpt_set_batch(m, B, T);
     load(m, batch, batch + B * T, b);
-    free(batch);
 }
 
 static int same_losses(const GPT *a, const GPT *b) { return same_values(a->acts.losses, b->acts.losses); }
@@ -153,8 +147,6 @@ static void reported_gradients_are_final(const Reference *r, const char *attenti
     float *end = download(grads);
     EXPECT(ready.next == -2, "%s: the last group reported is %d", attention, ready.next + 1);
     EXPECT(!memcmp(ready.grads, end, tensor_bytes(grads)), "%s: gradients changed after their report", attention);
-    free(end);
-    free(ready.grads);
     gpt_free(&m);
 }
 
@@ -194,7 +186,6 @@ static double exact_loss(const GPTConfig *c, double *const *p, const int32_t *ba
     oracle_residual_layernorm_forward(x, y, mean, rstd, x, add, p[2 + 12 * c->L], p[3 + 12 * c->L], rows, C);
     oracle_head_loss(losses, x, dwte, y, p[0], batch + rows, rows, C, c->V, c->Vp, 1);
     for (int i = 0; i < rows; i++) loss += losses[i];
-    free(x);
     return loss;
 }
 
@@ -221,7 +212,6 @@ static void dropout_has_its_gradients(const Reference *r, const char *attention)
         const int64_t count = tensor_count(*table->entry[i].field);
         p[i] = new_array(count, sizeof *p[i]);
         for (int64_t k = 0; k < count; k++) p[i][k] = value[k];
-        free(value);
     }
     const double loss = exact_loss(c, p, batch, B, T), got_loss = sum_of_losses(&m);
     EXPECT(fabs(got_loss / loss - 1) <= limit, "%s: loss %.9g, want %.9g", attention, got_loss, loss);
@@ -242,10 +232,7 @@ static void dropout_has_its_gradients(const Reference *r, const char *attention)
         const double want = (side[0] - side[1]) / (2 * step), bound = 4 * limit * max * sqrt((double)count);
         EXPECT(fabs(got - want) <= bound, "%s: derivative along a vector of %s: %.9g, want %.9g up to %.2g", attention,
                row->name, got, want, bound);
-        free(grad);
     }
-    for (int i = 0; i < table->count; i++) free(p[i]);
-    free(batch);
     gpt_free(&m);
 }
 
@@ -313,8 +300,6 @@ static void recomputation_and_overlap_change_no_bit(const Reference *r, const ch
         if (i) gpt_free(m);
     }
     gpt_free(&first);
-    free(tokens);
-    free(targets);
 }
 
 /* The gradients of random weights, with the largest of a tensor's differences from those of bf16, as |a - b| / |b|. An
@@ -352,8 +337,6 @@ static void fp8_products(void) {
         const double error = sqrt(difference / size);
         EXPECT(error <= 0.037 * sqrt(12 * LAYERS), "%s: the gradient differs by %.3g", row->name, error);
         worst = fmax(worst, error);
-        free(want);
-        free(got);
     }
     printf("  gradients in fp8 differ by up to %.3g\n", worst);
     EXPECT(worst > 0.01, "%g: the products are not in fp8", worst);
@@ -369,8 +352,6 @@ static void fp8_products(void) {
     EXPECT(isnan(sum_of_losses(&fp8)), "a weight is NaN, the loss is not");
     gpt_free(&fp8);
     gpt_free(&plain);
-    free(tokens);
-    free(targets);
 }
 
 int main(void) {

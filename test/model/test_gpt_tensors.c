@@ -38,8 +38,6 @@ TEST(initial_weights) {
             EXPECT(value[0] != different[0], "%s begins as with another seed", row->name);
             z_before = z;
         }
-        free(value);
-        free(different);
     }
     gpt_free(&m);
     gpt_free(&again);
@@ -75,8 +73,6 @@ TEST(a_twin_is_one_ulp_away) {
         EXPECT(away > 0 && nearer == want, "%s: %lld away from zero, %lld nearer", dtype_name(dtype),
                (long long)away, (long long)nearer);
         EXPECT(outside_nonzero(&m.params, config.V) == 0, "padding is not zero");
-        free(before);
-        free(after);
         gpt_free(&m);
     }
 }

@@ -25,8 +25,6 @@ static double logits_error(const GPT *m, const SafeFile *expected) {
     const int V = m->config.V;
     float *got = logits_of(m), *want = tensor_from(expected, "logits", "F32", 4, B * T * V);
     const double error = error_of(got, want, B * T * V);
-    free(got);
-    free(want);
     return error;
 }
 
@@ -38,8 +36,6 @@ static double gradient_error(const GPT *m, const SafeFile *expected, const char 
     double error = error_of(got, want, V * C);
     for (int64_t i = V * C; i < m->config.Vp * C; i++) nonzero += got[i] != 0;
     EXPECT(!nonzero, "%s: %s: %lld numbers in the padding", expected->path, name, (long long)nonzero);
-    free(got);
-    free(want);
     return error;
 }
 
@@ -71,8 +67,6 @@ static void compare(int i, const char *path) {
         printf("  %-17s logits off by %.1e, loss %.1e, gradient of wte %.1e, of lm_head %.1e\n", models[i].name, logits,
                loss, wte, head);
         EXPECT(logits <= 1e-5 && loss <= 1e-5 && wte <= 1e-5 && head <= 1e-5, "%s: want at most 1e-5", path);
-        free(losses);
-        free(want);
     }
 
     float last[128], *all = tensor_from(&expected, "logits", "F32", 4, B * T * config.V);
@@ -81,8 +75,6 @@ static void compare(int i, const char *path) {
     gpt_forward(&m);
     device_download(last, gpt_last_logits(&m).data, (size_t)config.V * sizeof *last);
     EXPECT(error_of(last, all + (T - 1) * config.V, config.V) <= 1e-5, "%s: the last logits", path);
-    free(all);
-    free(ids);
     free(dir);
     gpt_free(&m);
     safetensors_close(&expected);
@@ -107,8 +99,6 @@ static void other_context(int T) {
     float *rows = tensor_from(&file, "transformer.wpe.weight", "F32", 4, CONTEXT * C);
     for (int t = 0; t < config.T; t++)
         EXPECT(!memcmp(wpe + t * C, rows + t % CONTEXT * C, (size_t)C * sizeof *wpe), "row %d of wpe", t);
-    free(wpe);
-    free(rows);
     safetensors_close(&file);
     gpt_free(&m);
 }
@@ -305,7 +295,7 @@ static void every_number(const char *dtype, int exponent_bits) {
     const uint32_t mantissa_bits = 15 - (uint32_t)exponent_bits, ones = (1u << exponent_bits) - 1;
     GPT m;
     gpt_create(&m, (GPTConfig){ .L = 1, .NH = 1, .C = 16, .T = 4096, .V = 3 }, "auto", 1, 1, EVALUATE);
-    void *memory = calloc(1, m.master.table.bytes);
+    void *memory = new_array((int64_t)m.master.table.bytes, 1);
     weights_write(zeros, &m.master.table, &(Part){ "", "", memory }, 1, 3);
     write_halves(zeros, path, dtype);
     for (uint32_t bits = 0; bits < 65536; bits++)
@@ -324,8 +314,6 @@ static void every_number(const char *dtype, int exponent_bits) {
         wrong += got[bits] != want || !signbit(got[bits]) != !signbit(want);
     }
     EXPECT(!wrong, "%d of 65536 %s are wrong", wrong, dtype);
-    free(got);
-    free(memory);
     gpt_free(&m);
 }
 

@@ -128,7 +128,7 @@ TEST(text_for_people) {
 /* Tokens drawn from logits with count numbers, each in a row of its own. */
 static void draw(const float *logits, int V, Sampling sampling, const double *uniform, int count, int32_t *tokens) {
     int pitch = V + 3;
-    float *rows = calloc((size_t)(count * pitch), sizeof *rows);
+    float *rows = new_array(count * pitch, sizeof *rows);
     for (int b = 0; b < count; b++) memcpy(rows + b * pitch, logits, sizeof *rows * (size_t)V);
     Tensor t = tensor_of(device_alloc(sizeof *rows * (size_t)(count * pitch), "logits"), F32, 2, count, V);
     Tensor u = tensor_of(device_alloc(sizeof *uniform * (size_t)count, "numbers"), F64, 1, count);
@@ -141,7 +141,6 @@ static void draw(const float *logits, int V, Sampling sampling, const double *un
     device_free(t.data);
     device_free(u.data);
     device_free(chosen.data);
-    free(rows);
 }
 
 static int32_t draw_one(const float *logits, int V, Sampling sampling, double uniform) {
@@ -186,10 +185,10 @@ TEST(tokens_from_logits) {
     };
     for (int c = 0; c < COUNT(cases); c++) {
         enum { N = 200 };
-        int V = cases[c].V, kept = V, *order = calloc((size_t)V, sizeof *order), draws = V == 6 ? N : 20;
+        int V = cases[c].V, kept = V, *order = new_array(V, sizeof *order), draws = V == 6 ? N : 20;
         Sampling s = cases[c].sampling;
-        float *logits = calloc((size_t)V, sizeof *logits);
-        double *weight = calloc((size_t)V, sizeof *weight), total = 0, passed = 0, max = -INFINITY, uniform[N];
+        float *logits = new_array(V, sizeof *logits);
+        double *weight = new_array(V, sizeof *weight), total = 0, passed = 0, max = -INFINITY, uniform[N];
         int32_t tokens[N];
         for (int i = 0; i < V; i++) {
             const double normal = normal_of(philox(SEED, RANDOM_TEST, 0, (uint32_t)c, (uint64_t)i));
@@ -230,9 +229,6 @@ TEST(tokens_from_logits) {
                    "case %d: %.6f gives token %d, of %.6f to %.6f", c, uniform[i], token, before,
                    before + weight[token] / total);
         }
-        free(order);
-        free(logits);
-        free(weight);
     }
 }
 

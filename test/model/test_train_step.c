@@ -117,8 +117,8 @@ TEST(muon_is_the_formula) {
     fill_normally(&t.gpt, SEED, 1, 0);
     const TensorTable *table = &t.gpt.master.table;
     const int64_t size = tensor_count(flat_params(&t.gpt.master));
-    float *got = download_params(&t.gpt.master), *grad = calloc((size_t)size, sizeof *grad);
-    double *param = calloc(4 * (size_t)size, sizeof *param), *m = param + size, *v = m + size, *wide = v + size;
+    float *got = download_params(&t.gpt.master), *grad = new_array(size, sizeof *grad);
+    double *param = new_array(4 * size, sizeof *param), *m = param + size, *v = m + size, *wide = v + size;
     for (int64_t i = 0; i < size; i++) param[i] = got[i];
     for (int step = 0; step < 2; step++) {
         for (int64_t i = 0; i < size; i++)
@@ -127,7 +127,6 @@ TEST(muon_is_the_formula) {
         optimizer_begin(&t.optimizer, 0.1);
         const StepStats stats = update(&t.optimizer);
         EXPECT(stats.apply == 1 && stats.clip < 0.1f, "apply %d, clip %g", stats.apply, stats.clip);
-        free(got);
         got = download_params(&t.gpt.master);
         for (int k = 0; k < table->count; k++) {
             const TensorEntry *e = &table->entry[k];
@@ -145,9 +144,6 @@ TEST(muon_is_the_formula) {
             EXPECT(error <= bound, "step %d, %s: off by up to %g", step, e->name, error);
         }
     }
-    free(got);
-    free(grad);
-    free(param);
     stepper_free(&t);
 }
 

@@ -56,8 +56,6 @@ static void test_checkpoint_round_trip(void) {
     float *first = download(trainer.optimizer.m), *second = download(trainer.optimizer.v);
     EXPECT(m && v && !memcmp(m->data, first, (size_t)m->bytes) && !memcmp(v->data, second, (size_t)v->bytes),
            "the moments of wte");
-    free(first);
-    free(second);
     safetensors_close(&file);
 }
 
@@ -101,8 +99,6 @@ static void moments_of_another_optimizer(void) {
                 if (e->matrices && from != to) memset(want + first, 0, bytes);
                 EXPECT(!memcmp(got + first, want + first, bytes), "%s: moment %d of %s", test_optimizer, i, e->name);
             }
-            free(got);
-            free(want);
         }
         trainer_free(&saved);
         trainer_free(&loaded);
@@ -148,7 +144,6 @@ static void models_of_other_programs(void) {
     fwrite(bits, 1, (size_t)table, file);
     fclose(file);
     expect_fails("unexpected tensor lm_head.weight", load_model, dir);
-    free(bits);
 }
 
 /* ---- Damaged files */

@@ -42,12 +42,6 @@ static Weights load(const char *out, int step, GPT *gpt, Optimizer *optimizer) {
                       download(optimizer->v) };
 }
 
-static void free_weights(Weights w) {
-    free(w.param);
-    free(w.m);
-    free(w.v);
-}
-
 static double learning_rate(int step) {         /* cosine */
     if (step < WARMUP) return LR * (step + 1) / (WARMUP + 1);
     return FINAL_LR + (LR - FINAL_LR) * (1 + cos(acos(-1) * (step - WARMUP) / (STEPS - WARMUP))) / 2;
@@ -122,9 +116,6 @@ static void repeat_step(GPT *gpt, Optimizer *optimizer, const Tokens *train, con
         /* the clip factor has the relative error of the norm, too */
         compare_update(entry, step, before, after, grad, clip, 2 * near * clip * max, gpt->config.dtype);
     }
-    free(grad);
-    free_weights(before);
-    free_weights(after);
 }
 
 /* The mean over the windows of the first val_tokens targets, 0 = all, one by one. */
