@@ -30,6 +30,9 @@ static inline void *test_keep(void *block) {
     return test_block[test_blocks++] = block;
 }
 
+/* Zeros, until the test ends. */
+static inline void *new_array(int64_t count, size_t bytes) { return test_keep(calloc((size_t)count + !count, bytes)); }
+
 static inline void test_release(int blocks) { while (test_blocks > blocks) free(test_block[--test_blocks]); }
 
 static inline void test_run(const char *name, void (*test)(void)) {

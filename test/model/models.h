@@ -1,4 +1,5 @@
-/* models.h - What tests of models share: tensors on the host, and a tiny GPT whose rows hold random bits. */
+/* models.h - What tests of models share: tensors on the host, in arrays that live until the test ends, and a tiny GPT
+   whose rows hold random bits. */
 #ifndef TEST_MODELS_H
 #define TEST_MODELS_H
 #include "../test.h"
@@ -8,9 +9,6 @@
 #include "../../llmc/checkpoint/weights.h"
 #include "../../llmc/train/optimizer.h"
 #include "../../llmc/base/random.h"
-
-/* Zeros, until the test ends: so are all arrays that these functions return. */
-static inline void *new_array(int64_t count, size_t bytes) { return test_keep(calloc((size_t)count + !count, bytes)); }
 
 /* A copy of a tensor of a file of test/reference, which does not align it. */
 static inline void *tensor_from(const SafeFile *file, const char *name, const char *dtype, size_t bytes,

@@ -17,37 +17,34 @@ static DType dtype;                 /* data type of the run */
 static Tensor make(DType type, int64_t B, int64_t T, int64_t C) {
     const Tensor t = tensor_of(device_alloc((size_t)(B * T * C) * dtype_bytes(type) + 4, "test"), type, 3, B, T, C);
     const size_t bytes = tensor_bytes(t);
-    char *nan = malloc(bytes + 1);
+    char *nan = new_array((int64_t)bytes, 1);
     memset(nan, 0xff, bytes);
     if (bytes) device_upload(t.data, nan, bytes);
-    free(nan);
     return t;
 }
 
 static void put(Tensor t, const double *x) {
     const Tensor values = make(F32, 1, tensor_rows(t), tensor_columns(t));
-    float *host = malloc(tensor_bytes(values) + 1);
+    float *host = new_array(tensor_count(values), sizeof *host);
     for (int64_t i = 0; i < tensor_count(t); i++) host[i] = (float)x[i];
     device_upload(values.data, host, tensor_bytes(values));
     tensor_convert(tensor_flat(t), tensor_flat(values));
     device_free(values.data);
-    free(host);
 }
 
 static double *get(Tensor t) {
     const Tensor values = make(F32, 1, tensor_rows(t), tensor_columns(t));
-    double *x = malloc((size_t)tensor_count(t) * sizeof *x + 8);
-    float *host = malloc(tensor_bytes(values) + 1);
+    double *x = new_array(tensor_count(t), sizeof *x);
+    float *host = new_array(tensor_count(values), sizeof *host);
     tensor_convert(tensor_flat(values), tensor_flat(t));
     device_download(host, values.data, tensor_bytes(values));
     for (int64_t i = 0; i < tensor_count(t); i++) x[i] = (double)host[i];
     device_free(values.data);
-    free(host);
     return x;
 }
 
 static double *random_values(int64_t count, double amplitude) {
-    double *x = malloc((size_t)count * sizeof *x);
+    double *x = new_array(count, sizeof *x);
     for (int64_t i = 0; i < count; i++) {
         x[i] = amplitude * uniform();
         x[i] = dtype == BF16 ? round_bf16(x[i]) : (double)(float)x[i];
@@ -68,9 +65,9 @@ static AttentionSpec spec_of(Case c, DType type) {
 
 static Results by_oracle(Case c, Inputs in) {
     const AttentionSpec s = spec_of(c, dtype);
-    const size_t count = (size_t)c.B * (size_t)c.T * (size_t)c.NH;
+    const int64_t count = (int64_t)c.B * c.T * c.NH;
     Results r;
-    for (int i = 0; i < RESULTS; i++) r.x[i] = malloc(sizeof(double) * count * (size_t)(i == LSE ? 1 : c.HS));
+    for (int i = 0; i < RESULTS; i++) r.x[i] = new_array(count * (i == LSE ? 1 : c.HS), sizeof(double));
     oracle_attention_forward(&s, r.x[OUT], r.x[LSE], in.q, in.k, in.v);
     oracle_attention_backward(&s, r.x[DQ], r.x[DK], r.x[DV], in.dout, r.x[LSE], in.q, in.k, in.v);
     return r;
@@ -88,7 +85,7 @@ static const int32_t *local_tokens(const RingSplit *s) {
 static double *local_part(const RingSplit *s, const double *whole, int64_t B, int64_t C) {
     const int local = ring_tokens(s, s->rank), width = C ? (int)C : 1;
     const int32_t *token = local_tokens(s);
-    double *part = malloc(sizeof *part * (size_t)(B * local * width) + 8), *to = part;
+    double *part = new_array(B * local * width, sizeof *part), *to = part;
     for (int64_t b = 0; b < B; b++)
         for (int i = 0; i < local; i++, to += width)
             memcpy(to, whole + (b * s->T + token[i]) * width, sizeof *to * (size_t)width);
@@ -100,7 +97,7 @@ static double *join_parts(const RingSplit *s, const double *part, int64_t B, int
     const int local = ring_tokens(s, s->rank), groups = comm_size / s->size;
     const int32_t *token = local_tokens(s);
     const size_t width = C ? (size_t)C : 1, count = (size_t)B * (size_t)s->T * width;
-    double *whole = calloc(count, sizeof *whole);
+    double *whole = new_array((int64_t)count, sizeof *whole);
     for (int64_t b = 0; b < B; b++)
         for (int i = 0; i < local; i++, part += width)
             for (size_t c = 0; c < width; c++) whole[(size_t)(b * s->T + token[i]) * width + c] = part[c] / groups;
@@ -121,15 +118,11 @@ static Results by_ring(const Ring *r, Case c, Inputs in) {
     const int64_t bytes = (int64_t)ring_workspace_bytes(r);
     Tensor work = make(F32, 1, 1, (bytes + GUARD) / 4);
     for (int i = 0; i < 3; i++) {
-        double *local_rows = local_part(&r->split, whole[i], c.B, C);
         part[i] = tensor_column_range(qkv, i * C, C);
         grad[i] = tensor_column_range(dqkv, i * C, C);
-        put(part[i], local_rows);
-        free(local_rows);
+        put(part[i], local_part(&r->split, whole[i], c.B, C));
     }
-    double *local_dout = local_part(&r->split, in.dout, c.B, C);
-    put(dout, local_dout);
-    free(local_dout);
+    put(dout, local_part(&r->split, in.dout, c.B, C));
     const AttentionOperands o = { part[0], part[1], part[2], out, lse, dout, grad[0], grad[1], grad[2], NULL,
                                   work.data };
     ring_forward(r, &o);
@@ -142,8 +135,6 @@ static Results by_ring(const Ring *r, Case c, Inputs in) {
     for (int i = 0; i < COUNT(all); i++) device_free(all[i].data);
     return got;
 }
-
-static void results_free(Results r) { for (int i = 0; i < RESULTS; i++) free(r.x[i]); }
 
 /* An upper bound of the sum of |terms| of a score: the score's error is about that many roundings, and so is the
    relative error of its exponential. */
@@ -191,6 +182,7 @@ static void compare(const char *what, const double *got, const double *want, int
 
 /* size: ranks in a group; all groups compute the same. */
 static void ring_case(Case c, int size) {
+    const int blocks = test_blocks;
     const int64_t C = c.NH * c.HS, count = (int64_t)c.B * c.T * C;
     const Inputs in = { random_values(count, c.amplitude), random_values(count, c.amplitude), random_values(count, 1),
                         random_values(count, 1) };
@@ -215,16 +207,8 @@ static void ring_case(Case c, int size) {
                  c.HS, c.T, dtype_name(dtype));
         compare(what, all, want.x[i], i == LSE ? rows * c.T : count, alone[i], i == LSE ? F32 : dtype, condition);
         EXPECT(!memcmp(got.x[i], again.x[i], sizeof(double) * (size_t)n), "%s: other bits the second time", what);
-        free(all);
     }
-    results_free(got);
-    results_free(again);
-    results_free(want);
-    results_free(whole);
-    free(in.q);
-    free(in.k);
-    free(in.v);
-    free(in.dout);
+    test_release(blocks);
 }
 
 static void many_cases(void *unused) {

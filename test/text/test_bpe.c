@@ -153,16 +153,14 @@ TEST(invalid_bytes_are_symbols) {
 TEST(long_words) {
     enum { SIZE = 1000000 };
     static const char *const letters[] = { "a", " ", "thenigbako" };
-    unsigned char *text = malloc(SIZE);
-    int32_t *ids = malloc(SIZE * sizeof *ids);
+    unsigned char *text = new_array(SIZE, 1);
+    int32_t *ids = new_array(SIZE, sizeof *ids);
     double start = seconds_now();
     for (int k = 0; k < COUNT(letters); k++) {
         for (size_t i = 0; i < SIZE; i++) text[i] = (unsigned char)letters[k][draw(i, (uint32_t)strlen(letters[k]))];
         encode(text, SIZE, ids);
     }
     EXPECT(seconds_now() - start < 60, "%.1f s", seconds_now() - start);
-    free(text);
-    free(ids);
 }
 
 /* Both parts of a cut text have the words of the whole. */
@@ -190,7 +188,7 @@ TEST(cuts_keep_the_words) {
 
 TEST(files_come_back) {
     static const char *const names[][2] = { { "vocab.json", "merges.txt" }, { "encoder.json", "vocab.bpe" } };
-    char *text = bpe_file_text(reference, "tokenizer.json", 0);
+    char *text = test_keep(bpe_file_text(reference, "tokenizer.json", 0));
     for (int s = 0; s < 3; s++) {
         char *dir = IN_SCRATCH("files-%d", s);
         const char *json = STRING("%s/tokenizer.json", dir);
@@ -208,15 +206,13 @@ TEST(files_come_back) {
         EXPECT(bpe_vocabulary(bpe)->end_of_text == END_OF_TEXT, "%d", bpe_vocabulary(bpe)->end_of_text);
         bpe_free(bpe);
     }
-    free(text);
     Bpe *bpe = bpe_open(no_map_dir);         /* HuggingFace's vocabulary alone has no <|endoftext|> */
     const BpeVocabulary *v = bpe_vocabulary(bpe);
     EXPECT(v->end_of_text == -1 && v->V == V - 1 && v->merge_count == bpe_vocabulary(reference)->merge_count,
            "%d, %d merges", v->end_of_text, v->merge_count);
-    char *config = bpe_file_text(bpe, "tokenizer_config.json", 0);
+    char *config = test_keep(bpe_file_text(bpe, "tokenizer_config.json", 0));
     EXPECT(!strstr(config, "eos_token") && strstr(config, "pad_token") && strstr(config, "model_input_names") &&
            !strstr(config, "max_length"), "%s", config);
-    free(config);
     bpe_free(bpe);
 }
 
@@ -297,9 +293,8 @@ TEST(which_tokens_are_special) {
             EXPECT(bpe_encode(bpe, t->bytes, (size_t)size, ids) > 1, "case %d: not as text", i);
             for (int f = 0; f < 2; f++) {
                 const char *name = f ? "tokenizer_config.json" : "tokenizer.json";
-                char *text = bpe_file_text(bpe, name, 0);
+                char *text = test_keep(bpe_file_text(bpe, name, 0));
                 put_text(STRING("%s/%s", dirs[1], name), text);
-                free(text);
             }
             bpe_free(bpe);
         }

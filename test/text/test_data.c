@@ -34,7 +34,7 @@ TEST(permute_is_a_bijection) {
     for (int s = 0; s < COUNT(sizes); s++) {
         uint64_t n = sizes[s];
         int moved = 0;
-        char *seen = calloc(n, 1);
+        char *seen = new_array((int64_t)n, 1);
         for (uint64_t i = 0; i < n; i++) {
             uint64_t p = random_permute(SEED, RANDOM_TEST, 3, i, n);
             EXPECT(p < n && !seen[p], "n %d: %d comes twice or is out of range", (int)n, (int)p);
@@ -42,7 +42,6 @@ TEST(permute_is_a_bijection) {
             moved += p != random_permute(SEED, RANDOM_TEST, 4, i, n);
         }
         EXPECT(n < 64 || moved > (int)n * 9 / 10, "n %d: steps 3 and 4 differ in %d places only", (int)n, moved);
-        free(seen);
     }
     /* every index maps to every position: 20000 permutations of 5, 25 cells of 4000 +- 57 */
     int cell[5][5] = { 0 };
@@ -125,13 +124,12 @@ TEST(schedules_from_options) {
         Settings settings = {0};
         Option options[SETTINGS_ROWS];
         char *arguments[] = { "train_gpt", "--lr", "0.5", "--steps", "1000", "--warmup", "7", "--schedule", "wsd",
-                              format_string("--%s=%s", cases[i].option, cases[i].value), NULL };
+                              STRING("--%s=%s", cases[i].option, cases[i].value), NULL };
         settings_parse(&settings, options, COUNT(arguments) - 1, arguments);
         Schedule s = schedule_of(&settings, options);
         EXPECT(s.kind == SCHEDULE_WSD && s.peak == 0.5 && s.warmup == 7 && s.total == 1000, "%s", arguments[9]);
         EXPECT(fabs(s.final - cases[i].final) < 1e-15 && s.decay == cases[i].decay, "%s: final %g, decay %lld",
                arguments[9], s.final, (long long)s.decay);
-        free(arguments[9]);
     }
 }
 
@@ -139,7 +137,7 @@ TEST(schedules_from_options) {
 
 /* Tokens first .. first + count - 1 of the stream in which token j is j. */
 static void write_shard(const char *name, int width, int first, int count) {
-    char *bytes = calloc(1, 1024 + (size_t)count * (size_t)width);
+    char *bytes = new_array(1024 + count * width, 1);
     int32_t head[3] = { width == 2 ? 20240520 : 20240801, width == 2 ? 1 : 7, count };
     memcpy(bytes, head, sizeof head);
     for (int i = 0; i < count; i++) {
@@ -147,7 +145,6 @@ static void write_shard(const char *name, int width, int first, int count) {
         memcpy(bytes + 1024 + i * width, &id, (size_t)width);
     }
     put(name, bytes, 1024 + (size_t)count * (size_t)width);
-    free(bytes);
 }
 
 /* Inputs and targets follow each other, then padding. Counts the targets in seen. */
@@ -174,7 +171,7 @@ TEST(every_target_once_an_epoch) {
         EXPECT(windows == (N - 1 + T - 1) / T, "%s: %lld windows", where, (long long)windows);
         EXPECT(tokens_train_targets(t, SEED, 0, 3 * (uint64_t)windows, T) == 3 * (N - 1), "%s", where);
         for (int epoch = 0; epoch < 4; epoch++) {           /* the last: evaluation, in the order of the text */
-            int *seen = calloc((size_t)N, sizeof *seen), next = 1;
+            int *seen = new_array(N, sizeof *seen), next = 1;
             for (int64_t i = 0; i < windows; i++) {
                 uint64_t g = (uint64_t)(epoch * windows + i);
                 memset(input, 0xAB, sizeof input);
@@ -187,19 +184,16 @@ TEST(every_target_once_an_epoch) {
             }
             for (int j = 1; j < N; j++) EXPECT(seen[j] == 1, "%s: target %d comes %d times", where, j, seen[j]);
             EXPECT(next == N, "%s: %d targets", where, next - 1);
-            free(seen);
         }
         tokens_close(t);
     }
 }
 
 static int same_window(const Tokens *a, const Tokens *b, uint64_t g_a, uint64_t g_b, uint64_t seed_b, int T) {
-    int32_t *w = calloc(4 * (size_t)T, sizeof *w);
+    int32_t *w = new_array(4 * T, sizeof *w);
     tokens_train_window(a, SEED,   g_a, T, w,         w + T);
     tokens_train_window(b, seed_b, g_b, T, w + 2 * T, w + 3 * T);
-    int same = !memcmp(w, w + 2 * T, 2 * (size_t)T * sizeof *w);
-    free(w);
-    return same;
+    return !memcmp(w, w + 2 * T, 2 * (size_t)T * sizeof *w);
 }
 
 /* Where sequence g starts in a stream in which token j is j. */

@@ -36,15 +36,13 @@ static size_t ids_of(const char *const *part, int32_t *ids) {
 
 static void expect_shards(const char *pattern, const int32_t *want, size_t count) {
     Tokens *t = tokens_open(pattern);
-    int32_t *input = malloc(count * sizeof *input), *target = malloc(count * sizeof *target);
+    int32_t *input = new_array((int64_t)count, sizeof *input), *target = new_array((int64_t)count, sizeof *target);
     EXPECT(tokens_count(t) == (int64_t)count, "%s: %lld tokens, want %zu", pattern, (long long)tokens_count(t), count);
     if (tokens_count(t) == (int64_t)count) {
         tokens_eval_window(t, 0, (int)count - 1, input, target);
         EXPECT(!memcmp(input, want, (count - 1) * sizeof *input) && target[count - 2] == want[count - 1],
                "%s: other tokens", pattern);
     }
-    free(input);
-    free(target);
     tokens_close(t);
 }
 
@@ -96,11 +94,10 @@ static void run_job(void *argument) {
 
 /* A new file of text that the BPE merges. */
 static char *put_long_text(const char *name, int size) {
-    char *text = malloc((size_t)size + 1), *path = IN_SCRATCH("%s", name);
+    char *text = new_array(size + 1, 1), *path = IN_SCRATCH("%s", name);
     for (int i = 0; i < size; i++) text[i] = "the bako, ti\n"[(i * 7 + i / 100) % 13];
     text[size] = 0;
     put_text(path, text);
-    free(text);
     return path;
 }
 
@@ -108,7 +105,7 @@ static char *put_long_text(const char *name, int size) {
 static void validation_is_the_last_part(void) {
     enum { SIZE = 3000000 };
     const char *path = put_long_text("long.txt", SIZE), *text = text_of(path);
-    int32_t *want = malloc((SIZE + 1) * sizeof *want);
+    int32_t *want = new_array(SIZE + 1, sizeof *want);
     size_t count = ids_of((const char *const[]){ "|", text, NULL }, want);
     write_shards(&path, 1, DOCUMENT_FILE, IN_SCRATCH("split"), 0.01, 100000);
     Tokens *train = tokens_open(IN_SCRATCH("split/train_*.bin"));
@@ -119,11 +116,9 @@ static void validation_is_the_last_part(void) {
     EXPECT(fabs(share - 0.01) < 0.001, "val has %g of the tokens", share);
     tokens_close(train);
     expect_fails("exists: want an --out without shards", run_job, &(Job){ .path = path, .dir = IN_SCRATCH("split") });
-    char *beside = corpus_val_beside(IN_SCRATCH("split/train_*.bin"));
+    char *beside = test_keep(corpus_val_beside(IN_SCRATCH("split/train_*.bin")));
     EXPECT(!strcmp(beside, IN_SCRATCH("split/val_*.bin")) && !corpus_val_beside(IN_SCRATCH("kind-0/train_*.bin")) &&
            !corpus_val_beside(path), "%s", beside);
-    free(beside);
-    free(want);
 }
 
 /* A line of 5 MB, more than a batch with its values, is encoded in parts, but not divided: the first of two is training
@@ -134,12 +129,11 @@ static void a_line_is_not_divided(void) {
     char *text = strchr(line, '0'), *end = strchr(text, '"');
     for (char *c = text; c < end; c++) *c = "the bako, ti "[(c - text) * 7 % 13];
     put_text(path, STRING("%s%s", line, line));
-    int32_t *want = malloc((SIZE + 1) * sizeof *want);
+    int32_t *want = new_array(SIZE + 1, sizeof *want);
     const size_t count = ids_of((const char *const[]){ "|", STRING("%.*s", (int)(end - text), text), NULL }, want);
     write_shards(&path, 1, DOCUMENT_JSONL, IN_SCRATCH("two"), 0.9, 10000000);
     expect_shards(IN_SCRATCH("two/train_*.bin"), want, count);
     expect_shards(IN_SCRATCH("two/val_*.bin"), want, count);
-    free(want);
 }
 
 /* Raises SIGINT while the tokens are written, once it has a handler. */
@@ -179,11 +173,10 @@ static void run_interrupted(void *job) {
    as with --eval. */
 static void nothing_stays_of_a_failure(void) {
     enum { LINES = 80000, LENGTH = 64 };
-    char *bad = IN_SCRATCH("bad.jsonl"), *text = malloc(LINES * LENGTH + 8), message[4096];
+    char *bad = IN_SCRATCH("bad.jsonl"), *text = new_array(LINES * LENGTH + 8, 1), message[4096];
     for (int i = 0; i < LINES; i++) sprintf(text + i * LENGTH, "{\"body\": \"%051d\"}\n", i);
     memcpy(text + LINES * LENGTH, "{bad}\n", 6);
     put(bad, text, LINES * LENGTH + 6);
-    free(text);
     const char *wide = put_long_text("wide.txt", 300000), *out = IN_SCRATCH("out"), *line = "line 80001: byte 1";
     const char *full = ": cannot write: File too large";
     const struct { Job job; const char *want; } cases[] = {
@@ -259,7 +252,8 @@ static void open_as_ids(void *shards) {
 }
 
 static void shards_have_their_tokenizer(void) {
-    char *shards = IN_SCRATCH("out/train_*.bin"), *bytes = tokenizer_file_text(TOKENIZER_BYTES, "tokenizer.json", 0);
+    char *shards = IN_SCRATCH("out/train_*.bin");
+    char *bytes = test_keep(tokenizer_file_text(TOKENIZER_BYTES, "tokenizer.json", 0));
     for (int given = 0; given < 2; given++) {
         Tokens *t = tokens_open_text(shards, &(TextFormat){ .tokenizer = given ? as_file.tokenizer : NULL });
         Bpe *found = tokenizer_bpe(tokens_tokenizer(t));
@@ -275,7 +269,6 @@ static void shards_have_their_tokenizer(void) {
                  &(Opened){ IN_SCRATCH("o*t*/train_000000.bin"), NULL });       /* of two tokenizers */
     put_text(IN_SCRATCH("out/tokenizer.json"), "{}");
     expect_fails("ids without a tokenizer", open_as_ids, shards);      /* it cannot be read */
-    free(bytes);
 }
 
 static void open_texts(void *path) {
@@ -291,13 +284,12 @@ static void check_lines(void *text) {
 
 /* A mark behind the first MiB, and a NUL in it; as bytes and as tokens. Other encodings are refused as tokens. */
 static void notices(void) {
-    char *path = put_long_text("noticed.txt", 2000000), *text = strdup(text_of(path));
+    char *path = put_long_text("noticed.txt", 2000000), *text = STRING("%s", text_of(path));
     memcpy(text + 1900000, "<|endoftext|>", 13);
     memcpy(text, "\xef\xbb\xbf", 3);
     memcpy(text + 5000, "\r\n", 2);
     text[900000] = 0;
     put(path, text, 2000000);
-    free(text);
     for (int tokens = 0; tokens < 2; tokens++) {
         const char *printed = printed_on(1, open_text, &(Opened){ path, tokens ? as_file.tokenizer : NULL });
         EXPECT(strstr(printed, "noticed.txt: byte 900000 is NUL") && strstr(printed, "txt: byte order mark, read as") &&
@@ -358,12 +350,11 @@ static void cached_tokens(void) {
     EXPECT(files_like(caches) == 3, "%d caches after the text has changed", files_like(caches));
     int64_t train = tokens_count(c.train), val = tokens_count(c.val);
     EXPECT(val == (train + val + 3) / 4, "%lld and %lld tokens", (long long)train, (long long)val);
-    char *text = corpus_text(&c);
+    char *text = test_keep(corpus_text(&c));
     EXPECT(strstr(text, "data.txt, ") && strstr(text, " tokens to train on"), "%s", text);
     EXPECT(files_like(IN_SCRATCH("data.*.partial-7-8")) == 0 && files_like(IN_SCRATCH("data.*.partial-*")) == 1 &&
            files_like(IN_SCRATCH("data.*.bak")) == 1, "partial files: those of killed processes go, others stay");
     close(lock);
-    free(text);
     tokens_close(c.val);
     tokens_close(c.train);
 }
@@ -398,7 +389,7 @@ static void check_tokens(void *path) { tokens_check(tokens_open(path), 1 << 16);
 
 static char *cache_of(Bpe *tokenizer, const char *path) {
     Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
-    char *cache = shards_cached(tokenizer, &texts, NULL, 0, 0);
+    char *cache = test_keep(shards_cached(tokenizer, &texts, NULL, 0, 0));
     texts_close(&texts);
     return cache;
 }
@@ -428,7 +419,6 @@ static void a_damaged_cache_is_made_again(void) {
         else if (at < bytes) flip(cache, at);
         if (at >= 1024 && at < bytes) expect_fails("damaged: the tokens have the xxh64", check_tokens, cache);
         if (at == 24) i += 990;             /* zeros, which nothing reads */
-        free(cache);
     }
     EXPECT(files_like(IN_SCRATCH("damaged.txt.*")) == 1, "%d files", files_like(IN_SCRATCH("damaged.txt.*")));
 }
@@ -448,7 +438,6 @@ static void a_cache_of_wide_ids_is_found_again(void) {
     for (int time = 0; time < 2; time++) {
         char *cache = cache_of(wide, path);
         EXPECT(!stat(cache, &info[time]), "%s", cache);
-        free(cache);
     }
     EXPECT(info[0].st_ino == info[1].st_ino, "the tokens are made again");
     bpe_free(wide);

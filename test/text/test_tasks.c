@@ -92,13 +92,12 @@ TEST(tokens_are_split_behind_those_of_the_context) {
         Task task = read_items("multiple-choice", line, bpe, &config);
         const TaskRow *row = &task.row[0];
         int all, before;
-        int32_t *tokens = tokenizer_encode(bpe, cases[i].whole, config.V, &all);
+        int32_t *tokens = test_keep(tokenizer_encode(bpe, cases[i].whole, config.V, &all));
         free(tokenizer_encode(bpe, cases[i].before, config.V, &before));
         EXPECT(row->count == all - 1 && row->targets == all - before, "case %d: %d inputs, %d targets, want %d, %d", i,
                row->count, row->targets, all - 1, all - before);
         EXPECT(!memcmp(row->token, tokens, (size_t)all * sizeof *tokens), "case %d: other tokens", i);
         task_free(&task);
-        free(tokens);
     }
     tokenizer_close(bpe);
 }
@@ -199,7 +198,7 @@ static char *random_items(const char *name, int count) {
         fputs(is_lambada ? "\"}\n" : "\", \"other\"]}\n", file);
     }
     fclose(file);
-    return text;
+    return test_keep(text);
 }
 
 /* Logits at token t of a row, from a batch of one row that ends there. */
@@ -240,8 +239,7 @@ static void compare_batches(const char *name, DType dtype) {
     char *text = random_items(name, ITEMS);
     make_model(&alone, dtype, 1);
     Task want = read_items(name, text, TOKENIZER_BYTES, &alone.config);
-    double *bound = host_alloc((size_t)want.rows * sizeof *bound, "the bounds");
-    double *margin = host_alloc((size_t)want.rows * sizeof *margin, "the margins");
+    double *bound = new_array(want.rows, sizeof *bound), *margin = new_array(want.rows, sizeof *margin);
     int greedy = 0, lambada = !strcmp(name, "lambada");
     /* a quarter of the words become the model's prediction */
     for (int r = 0; r < want.rows && lambada; r += 4) {
@@ -277,9 +275,6 @@ static void compare_batches(const char *name, DType dtype) {
     }
     task_free(&want);
     gpt_free(&alone);
-    free(margin);
-    free(bound);
-    free(text);
 }
 
 TEST(batches_equal_single_rows) {
@@ -304,7 +299,6 @@ TEST(short_rows) {
         EXPECT(task.row[r].log_probability < 0, "row %d: %g", r, task.row[r].log_probability);
     task_free(&task);
     gpt_free(&m);
-    free(text);
 }
 
 /* An overflow fails. */
@@ -317,11 +311,10 @@ static void score_overflow(void *argument) {
 TEST(infinite_activations) {
     GPT m;
     make_model(&m, F32, 1);
-    float *huge = host_alloc(tensor_bytes(m.params.lnfw), "a test's weights");
+    float *huge = new_array(m.config.C, sizeof *huge);
     for (int i = 0; i < m.config.C; i++) huge[i] = 3e38f;
     device_upload(m.params.lnfw.data, huge, tensor_bytes(m.params.lnfw));
     expect_fails("items.jsonl: a log-probability is ", score_overflow, &m);
-    free(huge);
     gpt_free(&m);
 }
 
