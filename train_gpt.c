@@ -19,7 +19,6 @@
 #include "llmc/train/evaluate.h"
 #include "llmc/train/schedule.h"
 #include "llmc/train/train_step.h"
-#include "llmc/train/warnings.h"
 #include "llmc/use/generate.h"
 #include "llmc/use/use_checkpoint.h"
 
@@ -99,8 +98,6 @@ static void print_banner(Run *run) {
     }
     memory_plan_check(&plan, (int)s->batch, TRAIN);
     if (run->resume.changes) print_line(stdout, "changed: %s", run->resume.changes);
-    if (s->dry_run && s->data && !comm_rank)
-        warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
 }
 
 /* Model, optimizer and batch, with the weights of a checkpoint or initial ones. */
@@ -196,8 +193,6 @@ static void open_outputs(Run *run) {
     run->info.out = out;
     ResumeInfo resume = { .step = state->step, .changes = run->resume.changes };
     report_open(&run->report, &run->info, run->resume.checkpoint ? &resume : NULL);
-    if (!comm_rank && state->step < s->steps)
-        warn_of_mistakes(&run->report, s, &run->corpus, run->config.T, run->step.sequences);
     run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,
                           .report = &run->report, .keep = s->keep,
                           .snapshot = { .options = run->options, .tokenizer = run->tokenizer,

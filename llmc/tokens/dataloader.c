@@ -329,6 +329,8 @@ char *corpus_text(const Corpus *c) {
     const char *unit = tokens_are_bytes(c->train) ? "bytes" : "tokens", *train = c->train->name;
     const long long count = c->train->count;
     if (!c->val) return format_string("%s, %lld %s to train on, no validation", train, count, unit);
-    return format_string("%s, %lld %s to train on, %lld to validate on%s%s", train, count, unit,
-                         (long long)c->val->count, c->val->is_slice ? "" : ": ", c->val->is_slice ? "" : c->val->name);
+    const int is_same = tokens_fingerprint(c->val) == tokens_fingerprint(c->train);
+    return format_string("%s, %lld %s to train on, %lld to validate on%s%s%s", train, count, unit,
+                         (long long)c->val->count, c->val->is_slice ? "" : ": ", c->val->is_slice ? "" : c->val->name,
+                         is_same ? ", the training data: its loss shows no overfitting" : "");
 }

@@ -216,30 +216,9 @@ expect "another validation" "$gpt" --resume "$dir/early-0" --steps $((ended + 6)
 says "says so" "does not count: it was validated on other data$"
 close_test "the best checkpoint is kept and taken; val losses that rise end the run with --early-stop"
 
-# ---- Warnings: valid settings that are probably a mistake
-# magic, version, 4000 tokens
-{ printf '\210\330\064\001\001\000\000\000\240\017\000\000'; head -c 9012 /dev/zero; } > "$dir/zeros.bin"
-if in_turn 2; then
-    train=$dir/text/train.txt dry="--batch 1 --layers 1 --heads 1 --channels 16 --dry-run"
-    expect "a dry run" "$gpt" $text --context 64 --steps 30 --warmup 29 $dry
-    is "its warnings" "$(grep -c 'warning: ' "$dir/expect.out")" 0
-    while IFS='|' read -r part options; do       # how the only warning begins | with these options
-        expect "$options" "$gpt" $options $dry < /dev/null
-        part=${part% }
-        warnings=$(sed -n 's/^train_gpt: warning: //p' "$dir/expect.out" | cut -c -${#part})
-        is "the warnings of $options" "$warnings" "$part"
-    done <<END
---val-data $dir/text/train.txt is the training | $train --val-data $train --context 64 --steps 9 --warmup 0
---context 4000 is longer than the data, 3 | $text --context 4000 --steps 1 --warmup 0
-120 steps read the data 2. | $text --context 64 --steps 120 --warmup 0
---early-stop 3: without --val-every | $text --context 64 --steps 30 --warmup 0 --early-stop 3 --val-every 0
-no validation: token shards need --val-data | --data $dir/zeros.bin --context 64 --steps 30 --warmup 0
-END
-    expect "a run" "$gpt" $text ${dry% *} --context 64 --steps 1 --warmup 1 --out "$dir/warned"
-    expect "a resume with nothing to do" "$gpt" --resume "$dir/warned"
-    is "its warnings" "$(grep -c 'warning: ' "$dir/expect.out")" 0
-    close_test "one-line warnings"
-fi
+train=$dir/text/train.txt
+expect "a validation on the training data" "$gpt" --data "$train" --val-data "$train" --dry-run
+is "the banner says so" "$(grep -c '^data .*, the training data: its loss shows no overfitting$' "$dir/expect.out")" 1
 
 own_loss() {      # own_loss RUN UNIT PART: --eval RUN gives the last val loss of its log
     expect "--eval $1" "$gpt" --eval "$1" --dtype f32
@@ -390,6 +369,8 @@ is "neither a warning nor a seed" "$(grep -ac 'warning\|^seed' "$dir/expect.out"
 expect "a prompt longer than the context" "$gpt" --sample "$dir/a-flash-f32" --prompt "Once upon a time there was"
 is "it says so once" "$(grep -ac 'the prompt has 26 tokens, the context 16: the model sees' "$dir/expect.out")" 1
 printf 'a\000b' > "$dir/zero"
+# magic, version, 4000 tokens
+{ printf '\210\330\064\001\001\000\000\000\240\017\000\000'; head -c 9012 /dev/zero; } > "$dir/zeros.bin"
 refuse_each <<END
 --matmul-dtype fp8: | $small --matmul-dtype fp8 --dtype f32
 want --sample | $small --prompt -
