@@ -152,24 +152,6 @@ static const struct { int length; const char *bytes, *kind; } kinds[] = {
     { 4, "\xa1\xd9\x34\1", "a token shard" },                      /* SHARD_UINT32 */
 };
 
-/* UTF-16 of an alphabet has two high bytes: 0 in Latin letters, spaces and line ends, and that of the other letters. */
-static const char *kind_of_pairs(const unsigned char *bytes, int64_t size) {
-    const int64_t pairs = (size < 4096 ? size : 4096) / 2;
-    int64_t count[2][256] = { {0} };
-    for (int64_t i = 0; i < 2 * pairs; i++) count[i & 1][bytes[i]]++;
-    if (pairs < 4) return NULL;
-    if (count[0][0] && count[0][0] < pairs / 2 && count[1][0] == pairs)
-        return "a list of 16-bit numbers below 256, such as nanoGPT's train.bin of characters";
-    for (int high = 0; high < 2; high++) {
-        int64_t letters = 0;
-        for (int b = 1; b < 256; b++) if (count[high][b] > letters) letters = count[high][b];
-        if (count[high][0] && count[high][0] + letters >= pairs * 3 / 4 && count[!high][0] < pairs / 4)
-            return high ? "a text in UTF-16 (iconv -f UTF-16LE -t UTF-8 converts it)"
-                        : "a text in UTF-16 (iconv -f UTF-16BE -t UTF-8 converts it)";
-    }
-    return NULL;
-}
-
 const char *file_kind(const unsigned char *bytes, int64_t size) {
     uint64_t header = 0;
     for (int i = 7; i >= 0 && size >= 8; i--) header = header << 8 | bytes[i];
@@ -183,7 +165,7 @@ const char *file_kind(const unsigned char *bytes, int64_t size) {
         if (size >= kinds[i].length && !memcmp(bytes, kinds[i].bytes, (size_t)kinds[i].length)) return kinds[i].kind;
     if (size >= 8 && !memcmp(bytes, "\xff\xff\xff\xff", 4) && !bytes[7]) return "an Arrow stream";  /* then a length */
     if (size >= 262 && !memcmp(bytes + 257, "ustar", 5)) return "a tar archive";
-    return kind_of_pairs(bytes, size);
+    return NULL;
 }
 
 /* ---- Writing */

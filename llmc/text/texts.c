@@ -17,12 +17,17 @@ void document_check_field(DocumentKind kind, const char *field) {
 void text_check(FileMap map, const char *path, DocumentKind kind, int is_bytes) {
     const size_t size = map.size < 1 << 20 ? (size_t)map.size : 1 << 20;
     const unsigned char *text = map.bytes, *nul = memchr(text, 0, size);
-    size_t good = 0, bad = 0, first = 0;
+    size_t good = 0, bad = 0, first = 0, zeros[2] = {0};
     for (size_t at = 0, length; at < size; at += length ? length : 1) {
         length = utf8_length(text + at, (size_t)map.size - at);
         if (length > 1) good += length;
         if (length == 0 && !bad++) first = at;
+        zeros[at & 1] += !text[at];
     }
+    /* one byte of each blank, line end and Latin letter of UTF-16, of each id below 256 in nanoGPT's files */
+    const size_t fewer = zeros[zeros[0] > zeros[1]], more = zeros[0] + zeros[1] - fewer;
+    REQUIRE(more <= 3 + size / 32 || fewer > more / 16, "%s: every second byte is often NUL: is it UTF-16 (iconv -f "
+            "UTF-16LE -t UTF-8 converts it), or are these ids of 16 bits?", path);
     if (bad > good) {
         char *line = format_string("%s: byte 0x%02x at %zu, and %zu more in the first MiB, are not UTF-8: is it in "
                                    "another encoding? iconv -f ISO-8859-1 -t UTF-8 converts Latin-1", path, text[first],

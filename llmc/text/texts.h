@@ -33,8 +33,9 @@ typedef struct {
 } Texts;
 
 /* Prints a line when the first MiB has a NUL, or a byte order mark or CR LF that stays text, when it looks like JSONL,
-   and when all of it, read at 7 GB/s from memory, has an <|endoftext|> that will not be the token. Where more bytes of
-   the first MiB are not UTF-8 than are part of longer characters, it fails; for bytes as tokens it prints that. */
+   and when all of it, read at 7 GB/s from memory, has an <|endoftext|> that will not be the token. Fails where NULs at
+   even or at odd places look like UTF-16. Where more bytes of the first MiB are not UTF-8 than are part of longer
+   characters, it fails; for bytes as tokens it prints that. */
 void  text_check(FileMap map, const char *path, DocumentKind kind, int is_bytes);
 
 /* Fails on a file that is missing, of a binary format, or refused by text_check. */

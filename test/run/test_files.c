@@ -153,11 +153,6 @@ static const struct { const char *bytes; size_t size; const char *kind; } kinds[
     { BYTES("\xff\xff\xff\xff\x18\2\0\0"), "an Arrow stream" },
     { BYTES("SQLite format 3\0\x10"), "an SQLite database" },
     { BYTES(AT_257 "ustar\0"), "a tar archive" },         { BYTES(AT_257 "usta"), NULL },
-    { BYTES("O\0n\0c\0e\0\xe9\0\n\0"), "a text in UTF-16 (iconv -f UTF-16LE -t UTF-8 converts it)" },
-    { BYTES("\0O\0n\0c\0e\4\x3e\0!"), "a text in UTF-16 (iconv -f UTF-16BE -t UTF-8 converts it)" },
-    { BYTES("\x14\4\x30\4 \0\x3d\4\x35\4\x42\4"), "a text in UTF-16 (iconv -f UTF-16LE -t UTF-8 converts it)" },
-    { BYTES("\x12\0\0\0\1\0\x39\0\x2f\0"), "a list of 16-bit numbers below 256, such as nanoGPT's "
-      "train.bin of characters" },
     { BYTES("Once upon\0a time"), NULL },
     { BYTES("ARROW1"), "an Arrow table" },               { BYTES("\2\0\0\0\0\0\0\0{}"), "a safetensors file" },
     { BYTES("version https://git-lfs.github.com/spec/v1"), "a Git LFS pointer, not the file itself" },

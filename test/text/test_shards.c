@@ -309,6 +309,9 @@ static void notices(void) {
 static void refused_texts(void) {
     static const struct { const char *text; int size; const char *want; } cases[] = {
         { "\xff\xfe" "a\0b\0", 6, "this is a text in UTF-16 (iconv -f UTF-16 -t UTF-8 converts it), want a text" },
+        { "O\0n\0c\0e\0 \0a\0", 12, "every second byte is often NUL: is it UTF-16" },
+        { "\0O\0n\0c\0e\4\x3e\0!\0!", 14, "every second byte is often NUL" },
+        { "\x14\4 \0\x3d\4 \0\x35\4 \0\n\0", 14, "every second byte is often NUL" },          /* Cyrillic */
         { "caf\xe9 na\xefve", 10, "byte 0xe9 at 3, and 1 more in the first MiB, are not UTF-8" },
         { "{\"body\":\"a\"}\n{\"body\":7}\n", 24, "line 2: \"body\" is 7, want a string" },
         { "{\"body\":\"a\"}\n{\"text\":\"b\"}\n", 26, "line 2: \"body\" is missing" },
