@@ -28,6 +28,12 @@ static int64_t step_of(const char *name, const char *tail) {
     return strcmp(path_of(".", name).text, step_path(".", step, tail).text) ? -1 : step;
 }
 
+/* The step of the checkpoint that OUT/best names; -1 = none. */
+static int64_t linked_step(const char *out) {
+    char target[64] = "";
+    return readlink(path_of(out, "best").text, target, sizeof target - 1) < 0 ? -1 : step_of(target, "");
+}
+
 /* The highest step below `before` whose directory, *found, has the required files; -1 = none. */
 static int64_t find_step(const char *out, Need need, int64_t before, Path *found) {
     DIR *directory = opendir(out);
@@ -133,12 +139,6 @@ void run_dir_write_validation(const RunDir *dir, const TrainState *state) {
     checkpoint_write_validation(run_dir_checkpoint(dir, state->step).text, state);
 }
 
-/* The step of the checkpoint that OUT/best names; -1 = none. */
-static int64_t linked_step(const char *out) {
-    char target[64] = "";
-    return readlink(path_of(out, "best").text, target, sizeof target - 1) < 0 ? -1 : step_of(target, "");
-}
-
 /* Makes OUT/best, by a rename, a link to the existing checkpoint of that step, 0 = none. Returns an error, a new
    string; NULL = none. */
 static char *link_best(const RunDir *dir, int64_t step) {
@@ -206,27 +206,19 @@ void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
         if (step <= state->step && step != extra && is_whole && kept++ >= keep) remove_step(dir, best->step, step);
     }
     free(list);
-    REQUIRE(!error, "%s; --sample and --eval find the best without it", error);
+    REQUIRE(!error, "%s; --sample and --eval take the newest without it", error);
 }
 
 /* ---- A CHECKPOINT argument */
 
-/* *checkpoint: the newest of a run; becomes the best, if there is one. */
-static void pick_best(Path *checkpoint, char **note) {
-    const int has_state = dir_has_file(checkpoint->text, "state.json");
-    const TrainState state = has_state ? checkpoint_load_state(checkpoint->text) : (TrainState){0};
-    const BestLoss *best = &state.val.best;
-    const Path path = step_path(file_parent(checkpoint->text).text, best->step, "");
-    const int has_best = best->step && !checkpoint_missing_file(path.text, 0);
-    char loss[64] = "";
-    if (state.step && state.val_step == state.step) snprintf(loss, sizeof loss, ", val loss %.4f", state.val_loss);
-    if (!has_best || best->step == state.step) {
-        *note = format_string("%s: the last of the run%s%s", checkpoint->text, has_best ? " and its best" : "", loss);
-        return;
-    }
-    *note = format_string("%s: the best of the run, val loss %.4f; the last is step %" PRId64, path.text, best->loss,
-                          state.step);
-    *checkpoint = path;
+/* *checkpoint: the newest of a run; becomes the one that OUT/best links to, if there is one. */
+static void pick_best(const char *out, int64_t newest, Path *checkpoint, char **note) {
+    const Path best = step_path(out, linked_step(out), "");
+    const int has_best = !checkpoint_missing_file(best.text, 0), is_newest = !strcmp(best.text, checkpoint->text);
+    if (has_best) *checkpoint = best;
+    *note = !has_best || is_newest
+            ? format_string("%s: the last of the run%s", checkpoint->text, has_best ? " and its best" : "")
+            : format_string("%s: the best of the run; the last is step %" PRId64, best.text, newest);
 }
 
 char *run_dir_resolve(const char *path, char **note) {
@@ -243,12 +235,13 @@ char *run_dir_resolve(const char *path, char **note) {
             "adapter: want it merged into its model, in Python model.merge_and_unload().save_pretrained(DIR)", path);
     if (is_dir && !checkpoint_has_model(path)) {
         find_step(path, ANY_FILES, INT64_MAX, &last);
-        REQUIRE(find_step(path, TO_LOAD, INT64_MAX, &found) >= 0, "%s: holds no checkpoint, want config.json and "
-                "model.safetensors (GPT-2's: start scripts/download_gpt2.sh again; of pytorch_model.bin: save with "
-                "safe_serialization=True), or directories like step-00001000", path);
+        const int64_t newest = find_step(path, TO_LOAD, INT64_MAX, &found);
+        REQUIRE(newest >= 0, "%s: holds no checkpoint, want config.json and model.safetensors (GPT-2's: start "
+                "scripts/download_gpt2.sh again; of pytorch_model.bin: save with safe_serialization=True), or "
+                "directories like step-00001000", path);
         const char *missing = checkpoint_missing_file(last.text, 0);
         if (missing && !comm_rank) print_line(stderr, "%s has no %s and is ignored", last.text, missing);
-        if (note) pick_best(&found, note);
+        if (note) pick_best(path, newest, &found, note);
     }
     checkpoint_verify(found.text, 0);
     return format_string("%s", found.text);
