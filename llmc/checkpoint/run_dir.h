@@ -43,8 +43,8 @@ char *run_dir_find(const char *out, Need need, const char *before);
 
 /* Directory (a new string) of a CHECKPOINT argument: a directory with a model, a run directory, or a path of
    model.safetensors or model.safetensors.index.json. Of a run: its newest model, and incomplete newer ones are reported
-   on stderr; with a note the one that OUT/best links to, if that is there. *note: a line that names it (a new string); NULL if path is
-   not a run directory. Fails for anything else, and at a wrong checksum. */
+   on stderr; with a note the one that OUT/best links to, if that is there. *note: a line that names it (a new string);
+   NULL if path is not a run directory. Fails for anything else, and at a wrong checksum. */
 char *run_dir_resolve(const char *path, char **note);
 
 /* The tokenizer of the checkpoint `from`, a model of V tokens; if it has none, that of --tokenizer; NULL if there is

@@ -85,11 +85,7 @@ void settings_help(FILE *file, const Option *table) {
     fputs("\nSIGTERM, SIGINT and SIGHUP save and exit with 75, SIGUSR1 only saves.\n"
           "Ranks meet at MASTER_ADDR, port MASTER_PORT + 1, or one made of Slurm's job id.\n"
           "The environment variable TRAIN_GPT_SECRET, the same on all, keeps others out;\n"
-          "it is sent as it is. Without it the job's id only guards against mistakes.\n"
-          "\nmfu, model FLOP utilisation, is (6 N + 12 L C T) FLOP per token x tokens/s /\n"
-          "the device's peak in the chosen precision, with N parameters, L layers,\n"
-          "C channels, context T (PaLM, arXiv 2204.02311, appendix B). It is left out for\n"
-          "a device that is not in the table of peaks.\n", file);
+          "it is sent as it is. Without it the job's id only guards against mistakes.\n", file);
 }
 
 char *settings_signature(const Option *table) {

@@ -179,17 +179,12 @@ static const char *time_text(void) {
 }
 
 static void write_run(FILE *file, const RunInfo *run) {
-    const GPTConfig *c = run->config;
     fputs("{\"event\": \"run\"", file);
     write_values(file, (LogValue[]){
         { "time", .text = time_text() }, { "version", .text = run->version }, { "command", .text = run->command },
         { "backend", .text = backend_name }, { "device", .text = run->device->name },
-        { "ranks", "%.0f", .number = comm_size }, { "zero", "%.0f", .number = comm_size > 1 },
-        { "context_parallel", "%.0f", .number = c->context_parallel },
-        { "layers", "%.0f", .number = c->L }, { "heads", "%.0f", .number = c->NH },
-        { "channels", "%.0f", .number = c->C }, { "context", "%.0f", .number = c->T },
-        { "vocabulary", "%.0f", .number = c->V },
-        { "parameters", "%.0f", .number = (double)gpt_parameter_count(c) },
+        { "ranks", "%.0f", .number = comm_size },
+        { "parameters", "%.0f", .number = (double)gpt_parameter_count(run->config) },
         { "floor", "%.6f", .number = run->val_floor }, {0} });
     fputs("}\n", file);
 }

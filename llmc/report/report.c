@@ -9,7 +9,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-enum { SPEED_MS = 10000, PAGE_SECONDS = 5, PAGE_COST = 500 };       /* SPEED_MS: time constant of the speed */
+enum { PAGE_SECONDS = 5, PAGE_COST = 500 };
 
 /* ---- Texts */
 
@@ -35,14 +35,15 @@ void report_banner(const RunInfo *run) {
 static void print_step(Report *report) {
     const StepReport *s = &report->last;
     const int digits = snprintf(NULL, 0, "%" PRId64, report->total);
-    const double seconds_left = 1e-3 * report->recent_ms / report->recent_steps * (double)(report->total - s->step);
+    const double seconds_left = (seconds_now() - report->start_s) / (double)(report->steps - 1) *
+                                (double)(report->total - s->step);
     char left[32];
     printf("step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.2f  %5.0f tok/s", digits, s->step, report->total,
            s->loss, s->norm, s->tokens_per_second);
     if (comm_size > 1)              printf(" (%.0f each)", s->tokens_per_second / comm_size);
     if (isfinite(s->mfu))           printf("  mfu %.1f%%", 100 * s->mfu);
     if (report->health.is_abnormal) printf("  throttled: %s", report->health.throttle);
-    if (report->steps > 1 && s->step < report->total && seconds_left >= 0 && isfinite(seconds_left))
+    if (report->steps > 1 && s->step < report->total)
         printf("  %s left", duration_text(seconds_left, left));
     printf("  %.1f ms", s->ms);
     if (comm_size > 1)              printf(" (%.1f waiting)", s->comm_wait_ms);
@@ -127,15 +128,6 @@ void report_background(Report *report) {
     report->row_health = device_health();
 }
 
-/* Each step counts e^(-age / SPEED_MS), where the steps after it make its age. The first step allocates and warms up:
-   it counts only while it is the only one. */
-static void update_speed(Report *report, double ms) {
-    double decay = report->steps == 1 ? 0 : exp(-ms / SPEED_MS);
-    report->recent_steps = report->recent_steps * decay + 1;
-    report->recent_ms    = report->recent_ms * decay + ms;
-    report->steps++;
-}
-
 void report_step(Report *report, const StepReport *step) {
     StepReport *s = &report->last;
     double mfu = step->tokens_per_second * report->mfu_per_speed;
@@ -147,7 +139,7 @@ void report_step(Report *report, const StepReport *step) {
     s->health = report->row_health;
     if (s->health.throttle) report->health = s->health;
     report->row_health = (DeviceHealth){0};
-    update_speed(report, s->ms);
+    if (!report->steps++) report->start_s = seconds_now();
     const int is_due = report->log_every ? s->step % report->log_every == 0
                                          : seconds_now() - report->printed_at_s >= LINE_SECONDS;
     if (is_due || report->steps == 1 || s->step == report->total) print_step(report);

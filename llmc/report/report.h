@@ -12,7 +12,7 @@ typedef struct {
     int64_t    log_every;
     double     mfu_per_speed;  /* mfu / (tokens/s); NaN = the peak of the device is unknown */
     int64_t    steps;          /* reported */
-    double     recent_steps, recent_ms;    /* sums over the steps; each step counts e^(-age / 10 s) */
+    double     start_s;        /* the end of the first step; monotonic clock */
     StepReport last;           /* the last step; in the beginning only its number, that of a resume or 0 */
     int        is_logged, is_printed;      /* the last step has its row in the log, its line on the terminal */
     double     printed_at_s;   /* monotonic clock */
@@ -46,8 +46,8 @@ void report_background(Report *report);
 
 /* A row for log.csv, which report_background or the next event writes. A line on stdout for the first step, the last,
    and every log_every steps, or without log_every (0) every 6 s. The time left is that of the steps left at the mean
-   speed of the last 10 s of training or so. On a full disk the rows are kept in memory, which is reported, and written
-   when there is room. */
+   speed so far, validations and samples included. On a full disk the rows are kept in memory, which is reported, and
+   written when there is room. */
 void report_step(Report *report, const StepReport *step);
 
 /* A line and an event: "step 600: val loss ..." on stdout, whose loss goes into the row, if that is the last one;
