@@ -25,7 +25,7 @@ static int cell_is(int64_t step, const char *name, const char *want) {
 
 /* ---- log.csv */
 
-static void the_log_holds_every_step(void) {
+TEST(the_log_holds_every_step) {
     double start = seconds_now();
     const char *lines = printed(run_steps, &(Run){ "a", -1, 1, 20, NULL });
     double took = seconds_now() - start, last = 0;
@@ -53,7 +53,7 @@ static void the_log_holds_every_step(void) {
         "step  20/100  loss 0.2000  norm 0.50   7680 tok/s  0s left  100.0 ms  lr 1.0e-03\n"), "%s", lines);
 }
 
-static void the_log_holds_what_is_known(void) {
+TEST(the_log_holds_what_is_known) {
     for (int known = 0; known < 2; known++) {
         no_validation = !known;
         device.peak_flops[F32] = known ? 7680 * gpt_flops_per_token(&config) / 0.4608 : 0;
@@ -75,7 +75,7 @@ static void query_health(Report *report, StepReport *step) {
     report_background(report);
 }
 
-static void the_log_holds_the_health(void) {
+TEST(the_log_holds_the_health) {
     static const struct { DeviceHealth health; const char *temperature, *power, *clock, *throttle; } rows[] = {
         { { 64, 698.765, 1755, "power", 0 }, "64", "698.8", "1755", "power" },
         { { 91, 350, 210, "thermal", 1 },    "91", "350.0", "210",  "thermal" },
@@ -114,7 +114,7 @@ static void resume_and_validate(void *run) {
     report_close(&report, "done");
 }
 
-static void a_resume_cuts_the_log(void) {
+TEST(a_resume_cuts_the_log) {
     static const ResumedLog logs[] = {
         { ROWS "3,2,768,2,,1,.1,9,8\n", 2, 0, ROWS, "" }, { ROWS, 2, 0, ROWS, "" }, { ROWS, 0, 0, HEADER, "" },
         { NULL, 5, 0, ALL_COLUMNS, MISSING(5, 5) }, { "", 5, 0, ALL_COLUMNS, MISSING(5, 5) },
@@ -156,7 +156,7 @@ static void a_resume_cuts_the_log(void) {
 }
 
 /* From the last row kept that has a cell for it. */
-static void a_resume_continues_the_seconds(void) {
+TEST(a_resume_continues_the_seconds) {
     static const struct { const char *rows; double want; } logs[] = {
         { "1,10.25,\n2,20.5,\n3,30,\n", 20.5 }, { "1,10.25,\n2,,\n", 10.25 }, { "1,10.25,\n2\n", 10.25 },
         { "1,nan,\n2,inf,\n", 0 }, { "1,-5,\n2,x,\n", 0 },
@@ -172,7 +172,7 @@ static void a_resume_continues_the_seconds(void) {
 }
 
 /* Of a run that was killed before its first checkpoint. */
-static void a_log_without_a_checkpoint_is_renamed(void) {
+TEST(a_log_without_a_checkpoint_is_renamed) {
     put_text(log_path, "rows");
     put_text(events_path, "events");
     const char *text = printed(run_steps, &(Run){ "a new run", -2, 1, 0, NULL });
@@ -184,7 +184,7 @@ static void a_log_without_a_checkpoint_is_renamed(void) {
     unlink(events_path);
 }
 
-static void other_files_are_refused_and_kept(void) {
+TEST(other_files_are_refused_and_kept) {
     static const char no_step[] = "log.csv: not a log of training steps: no column step in the first line";
     static const char no_loss[] = "log.csv: not a log of training steps: no column loss in the first line";
     static const struct { const char *want, *text; } logs[] = {
@@ -224,7 +224,7 @@ static void close_full(void *is_away) {
     report_close(&report, "done");
 }
 
-static void a_full_disk_loses_no_row(void) {
+TEST(a_full_disk_loses_no_row) {
     for (int is_away = 0; is_away < 2; is_away++) {
         const char *want = is_away ? "it was moved or removed during the run" : strerror(EFBIG);
         expect_fails(STRING("log.csv: cannot write: %s; ", want), close_full, is_away ? "" : NULL);
@@ -283,7 +283,7 @@ static void warn_only(void *ignored) {
 }
 
 /* Each line is a JSON object; what is unknown or not finite is absent. The page has its texts. */
-static void the_events_are_those_of_the_run(void) {
+TEST(the_events_are_those_of_the_run) {
     int stderr_was = redirect(STDERR_FILENO, "/dev/null");
     printed(run_steps, &(Run){ "train_gpt --prompt 'say \"hi\"'", -1, 8, 12, add_events });
     restore(STDERR_FILENO, stderr_was);
@@ -312,7 +312,7 @@ static void the_events_are_those_of_the_run(void) {
 }
 
 /* Also behind a line that a crash has torn, which readers leave out. */
-static void a_resume_is_an_event(void) {
+TEST(a_resume_is_an_event) {
     static const char before[] = "{\"event\": \"run\"}\n{\"event\": \"validation\", \"step\": 10}\n";
     static const char torn[] = "{\"event\": \"warning\", \"st";
     static const char after[] = "Z\", \"command\": \"second\", \"changes\": \"--steps 200 -> 300\"}\n";
@@ -341,7 +341,7 @@ static void fail_in_a_run(void *ignored) {
     run_steps(&(Run){ "a", -1, 1, 2, fail_at_step_2 });
 }
 
-static void a_failure_is_an_event(void) {
+TEST(a_failure_is_an_event) {
     if (test_in_process) { test_skip_reason = "needs a child"; return; }
     expect_fails("train_gpt: step 2: not \"finite\"", fail_in_a_run, NULL);
     EXPECT(strstr(text_of(events_path), "\"reason\": \"step 2: not \\\"finite\\\"\"}\n"), "%s", text_of(events_path));
@@ -351,7 +351,7 @@ static void a_failure_is_an_event(void) {
 
 /* ---- settings.txt */
 
-static void the_settings_are_written(void) {
+TEST(the_settings_are_written) {
     printed(run_steps, &(Run){ "train_gpt --lr 3e-4", -1, 1, 2, NULL });
     const char *text = text_of(settings_path);
     const char *line = strchr(text, '\n');
@@ -379,17 +379,6 @@ static void the_settings_are_written(void) {
 int main(void) {
     report_scratch_open();
     settings_path = IN_SCRATCH("settings.txt");
-    RUN(the_log_holds_every_step);
-    RUN(the_log_holds_what_is_known);
-    RUN(the_log_holds_the_health);
-    RUN(a_resume_cuts_the_log);
-    RUN(a_resume_continues_the_seconds);
-    RUN(a_log_without_a_checkpoint_is_renamed);
-    RUN(other_files_are_refused_and_kept);
-    RUN(a_full_disk_loses_no_row);
-    RUN(the_events_are_those_of_the_run);
-    RUN(a_resume_is_an_event);
-    RUN(a_failure_is_an_event);
-    RUN(the_settings_are_written);
+    test_all();
     return test_close();
 }

@@ -18,7 +18,7 @@ static const char *steps_seen(const char *text) {
     return steps;
 }
 
-static void lines_are_as_frequent_as_asked(void) {
+TEST(lines_are_as_frequent_as_asked) {
     steps_in_all = 100;
     static const struct { int every; int64_t first, last; const char *want; } cases[] = {
         { 0, 1,  9,   "1 9" },              /* 6 s after the one before */
@@ -42,7 +42,7 @@ static void pass_time(Report *report, StepReport *step) {
 }
 
 /* Of the mean of the steps after the first one, which warms up. */
-static void the_time_left_follows_the_speed(void) {
+TEST(the_time_left_follows_the_speed) {
     steps_in_all = 111;
     log_every = 11;
     const char *text = printed(run_steps, &(Run){ NULL, -1, 1, 11, pass_time });
@@ -52,7 +52,7 @@ static void the_time_left_follows_the_speed(void) {
 
 static void quarter_done(void *start_s) { print_progress("evaluating", 0.25, *(double *)start_s); }
 
-static void progress_is_for_terminals(void) {
+TEST(progress_is_for_terminals) {
     double now = seconds_now(), before = now - 60;
     char terminal[64], text[100] = "";
     int master, slave;
@@ -77,7 +77,7 @@ static void set_health(Report *report, StepReport *step) {
     report->row_health = known[step->step - 1];
 }
 
-static void the_line_shows_abnormal_throttling_only(void) {
+TEST(the_line_shows_abnormal_throttling_only) {
     static const char want[] =
         "step 1/5  loss 4.0000  norm 0.50   7680 tok/s  100.0 ms  lr 1.0e-03\n"
         "step 2/5  loss 2.0000  norm 0.50   7680 tok/s  throttled: thermal  0s left  100.0 ms  lr 1.0e-03\n"
@@ -99,7 +99,7 @@ static void set_extremes(Report *report, StepReport *s) {
     s->tokens_per_second = n == 2 ? INFINITY : 1e12;
 }
 
-static void extreme_numbers_fit(void) {
+TEST(extreme_numbers_fit) {
     log_every = 1;
     steps_in_all = 999999;
     for (int known = 0; known < 4; known++) {
@@ -120,7 +120,7 @@ static void extreme_numbers_fit(void) {
 
 static void print_banner(void *argument) { report_banner(argument); }
 
-static void the_banner_has_a_line_each(void) {
+TEST(the_banner_has_a_line_each) {
     RunInfo info = info_of("a");
     const char *want = STRING("train_gpt 0\ndevice  %s, a device, of 1 core\nmodel   1 layers, 2 heads, 4 channels, "
                               "context 8, vocabulary 16, 348 parameters, f32%s, flash attention\ndata    "
@@ -140,7 +140,7 @@ static void the_banner_has_a_line_each(void) {
     EXPECT(!strcmp(text, want), "%s", text);
 }
 
-static void numbers_for_people(void) {
+TEST(numbers_for_people) {
     static const struct { double value; const char *want; } durations[] = {
         { 0, "0s" }, { 0.4, "0s" }, { 45, "45s" }, { 59.4, "59s" }, { 59.6, "1m00s" }, { 200, "3m20s" },
         { 3599.7, "1h00m" }, { 3720, "1h02m" }, { 86399, "23h59m" }, { 86400, "1d00h" }, { 183600, "2d03h" },
@@ -170,12 +170,6 @@ static void numbers_for_people(void) {
 int main(void) {
     report_scratch_open();
     no_validation = 1;
-    RUN(lines_are_as_frequent_as_asked);
-    RUN(the_time_left_follows_the_speed);
-    RUN(progress_is_for_terminals);
-    RUN(the_line_shows_abnormal_throttling_only);
-    RUN(extreme_numbers_fit);
-    RUN(the_banner_has_a_line_each);
-    RUN(numbers_for_people);
+    test_all();
     return test_close();
 }

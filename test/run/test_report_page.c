@@ -73,7 +73,7 @@ static double value_at(int n, const char *name) {
     return value->type == JSON_NULL ? NAN : json_real(value);
 }
 
-static void the_page_holds_the_run(void) {
+TEST(the_page_holds_the_run) {
     make_logs(0);
     report_page_write(scratch);
     read_page();
@@ -98,7 +98,7 @@ static void the_page_holds_the_run(void) {
 }
 
 /* Rows that are half written are read when they are whole; damaged ones are left out. */
-static void the_page_grows_with_the_logs(void) {
+TEST(the_page_grows_with_the_logs) {
     static const char zeros[] = "{\"event\": \"warning\"}\n\0\0\0\xff\n{\"event\": \"resume\", \"st";
     make_logs(40);
     put(events_path, zeros, sizeof zeros - 1);
@@ -117,7 +117,7 @@ static void the_page_grows_with_the_logs(void) {
 }
 
 /* At most PAGE_POINTS points with the mean, minimum and maximum of their steps; a bounded file. */
-static void a_long_run_is_thinned(void) {
+TEST(a_long_run_is_thinned) {
     const int64_t steps = 200000;
     double sum = 0, mean = 0, all = 0;
     make_logs(steps);
@@ -151,7 +151,7 @@ static void a_long_run_is_thinned(void) {
 }
 
 /* No error ends the run; the last whole page stays. Logs that are none: test_log, test_scripts. */
-static void what_cannot_be_read_or_written_is_left(void) {
+TEST(what_cannot_be_read_or_written_is_left) {
     make_logs(10);
     EXPECT(report_page_write(scratch), "the logs can be read");
     append(events_path, "{\"event\": \"end\", \"reason\": \"second\"}\n");
@@ -172,10 +172,7 @@ int main(void) {
     page_path = IN_SCRATCH("report.html");
     csv_path = IN_SCRATCH("log.csv");
     events_path = IN_SCRATCH("log.jsonl");
-    RUN(the_page_holds_the_run);
-    RUN(the_page_grows_with_the_logs);
-    RUN(a_long_run_is_thinned);
-    RUN(what_cannot_be_read_or_written_is_left);
+    test_all();
     json_free(data);
     return test_close();
 }

@@ -175,7 +175,7 @@ static void run_and_repeat(DType dtype, int val_tokens) {
     tokens_close(all);
 }
 
-static void each_step_is_as_computed_otherwise(void) {
+TEST(each_step_is_as_computed_otherwise) {
     run_and_repeat(F32, 300);
     run_and_repeat(F32, 0);
     if (!device_refuse_dtype(BF16)) run_and_repeat(BF16, 300);
@@ -191,7 +191,7 @@ static const GPTConfig configs[] = {
 
 /* 6 FLOP per multiply-add of a forward pass: 2 there, 4 in the backward pass. The formula counts those of every matrix
    and of attention (scores and P V, over all T keys), and one for every other parameter. */
-static void flops_are_multiply_adds(void) {
+TEST(flops_are_multiply_adds) {
     for (int k = 0; k < COUNT(configs); k++) {
         const GPTConfig *c = &configs[k];
         double width = c->C, attention = 2.0 * c->T * width;
@@ -219,7 +219,7 @@ static size_t padded_bytes(const TensorTable *table, size_t element) {
 }
 
 /* Without a backward pass the blocks share their activations. */
-static void evaluation_has_one_block(void) {
+TEST(evaluation_has_one_block) {
     for (int k = 0; k < COUNT(configs); k++) {
         GPTConfig config = configs[k];
         gpt_check(&config);
@@ -234,7 +234,7 @@ static void evaluation_has_one_block(void) {
 /* What the plan adds up is what is allocated, but for the optimizer's list of tensors and its statistics; also on one
    of three ranks with ZeRO-1, which has a third of the moments, and in bf16 of the f32 parameters. Muon has one
    moment of the matrices. */
-static void the_plan_is_what_is_allocated(void) {
+TEST(the_plan_is_what_is_allocated) {
     static const char *const attentions[] = { "auto", "naive" };
     for (int k = 0; k < 2 * 2 * 4 * 2 * 2 * 3 * COUNT(configs); k++) {
         GPTConfig config = configs[k / 96 % COUNT(configs)];
@@ -285,7 +285,7 @@ static void the_plan_is_what_is_allocated(void) {
 
 /* At every level, with products in E4M3 as well, tensors that have values at the same time do not overlap, and none
    passes the end. */
-static void tensors_in_use_do_not_overlap(void) {
+TEST(tensors_in_use_do_not_overlap) {
     for (int k = 0; k < 3 * 4 * COUNT(configs); k++) {
         GPTConfig config = configs[k / 12];
         const int kind = k / 4 % 3;         /* 2: E4M3 */
@@ -314,7 +314,7 @@ static void tensors_in_use_do_not_overlap(void) {
 }
 
 /* needs: free are as many bytes as a batch of that size needs, times more. */
-static void auto_takes_the_largest_batch_that_fits(void) {
+TEST(auto_takes_the_largest_batch_that_fits) {
     GPTConfig config = configs[2];
     gpt_check(&config);
     static const struct { int needs; double more; int64_t sequences, max, want; } cases[] = {
@@ -339,7 +339,7 @@ static void auto_takes_the_largest_batch_that_fits(void) {
 
 /* In residual streams (B,T,C) of 4 bytes: what a block keeps at each level, and what all share. With E4M3 of 1 byte the
    transposes are 1.75 streams in the place of 6, and both layouts of the weights 24 C^2 bytes. */
-static void levels_save_what_they_drop(void) {
+TEST(levels_save_what_they_drop) {
     GPTConfig config = { .L = 12, .NH = 12, .C = 768, .T = 1024, .V = 50257 };
     gpt_check(&config);
     double stream = 4.0 * 64 * config.T * config.C, kept[8];
@@ -362,12 +362,6 @@ int main(void) {
     scratch_open();
     program = built("train_gpt");
     test_device_open((DeviceOptions){ .threads = 1 });
-    RUN(each_step_is_as_computed_otherwise);
-    RUN(flops_are_multiply_adds);
-    RUN(evaluation_has_one_block);
-    RUN(the_plan_is_what_is_allocated);
-    RUN(tensors_in_use_do_not_overlap);
-    RUN(auto_takes_the_largest_batch_that_fits);
-    RUN(levels_save_what_they_drop);
+    test_all();
     return test_close();
 }

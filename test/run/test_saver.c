@@ -45,7 +45,7 @@ static void expect_saved(Saver *saver, const char *want) {
 
 /* ---- Tests */
 
-static void what_is_saved_is_the_state_at_the_call(void) {
+TEST(what_is_saved_is_the_state_at_the_call) {
     Saver saver = open_saver(IN_SCRATCH("new/beside"), &trainer, 0);
     EXPECT(saver.state.step == -1, "nothing saved");
     for (uint32_t step = 1; step <= 5; step++) {
@@ -77,7 +77,7 @@ static int open_files(void) {
 
 static void close_at_end(void *saver) { saver_close(saver); }
 /* A limit of file sizes, or a number that is none in a parameter or a moment. */
-static void an_error_then_a_success(void) {
+TEST(an_error_then_a_success) {
     const Params *params = &trainer.model.params;
     const int64_t ln1b = (float *)params->block[0].ln1b.data - (float *)params->table.memory;
     float *qkvw = params->block[1].qkvw.data, *wte = params->wte.data, *v = (float *)trainer.optimizer.v.data + ln1b;
@@ -140,7 +140,7 @@ static void start_validated(Saver *saver, int64_t step, TrainState *state, doubl
     saver_save(saver, state);
 }
 
-static void the_best_is_linked_and_kept(void) {
+TEST(the_best_is_linked_and_kept) {
     /* 3 and 5 are replaced, 10 is not an extra one but goes with --keep 1; step 16 would be the best, but its save
        fails, and 18 is compared with 15 */
     static const struct { int step; double loss; const char *want; } cases[] = {
@@ -201,7 +201,7 @@ static void the_best_is_linked_and_kept(void) {
 }
 
 /* A kill between two renames; a directory in the place of the link, reported once. */
-static void a_resume_links_the_best(void) {
+TEST(a_resume_links_the_best) {
     char *out = IN_SCRATCH("best-resumed"), *link = IN_SCRATCH("best-resumed/best");
     TrainState state = {0};
     Saver saver = open_saver(out, &trainer, 0);
@@ -229,7 +229,7 @@ static void a_resume_links_the_best(void) {
     close_saver(&saver);
 }
 
-static void the_lowest_val_loss_is_the_best(void) {
+TEST(the_lowest_val_loss_is_the_best) {
     static const struct { double loss; int best, since; } cases[] = {
         { NAN, 0, 1 }, { INFINITY, 0, 2 }, { 5, 3, 0 }, { 6, 3, 1 }, { 5, 3, 2 }, { 4, 6, 0 }, { NAN, 6, 1 },
         { 4.1, 6, 2 }, { 3, 9, 0 },
@@ -242,7 +242,7 @@ static void the_lowest_val_loss_is_the_best(void) {
     }
 }
 
-static void other_files_stay(void) {
+TEST(other_files_stay) {
     char *out = IN_SCRATCH("others"), *elsewhere = IN_SCRATCH("elsewhere");
     for (int step = 1; step <= 8; step++) save_step(out, &trainer, step);
     put_text(IN_SCRATCH("others/step-00000002/notes.txt"), "mine");
@@ -262,7 +262,7 @@ static void other_files_stay(void) {
     EXPECT(file_exists(IN_SCRATCH("elsewhere/state.json")), "the target of a link stays");
 }
 
-static void what_a_kill_left_is_removed(void) {
+TEST(what_a_kill_left_is_removed) {
     char *out = IN_SCRATCH("swept");
     for (int step = 1; step <= 2; step++) save_step(out, &trainer, step);
     EXPECT(rename(IN_SCRATCH("swept/step-00000001"), IN_SCRATCH("swept/step-00000001.partial")) == 0, "renamed");
@@ -282,7 +282,7 @@ static void what_a_kill_left_is_removed(void) {
 }
 
 /* An incomplete checkpoint is replaced, unless a user has a file in it; a complete one is another process'. */
-static void a_step_is_saved_once(void) {
+TEST(a_step_is_saved_once) {
     char *out = IN_SCRATCH("once");
     for (int i = 1; i <= 3; i++) save_step(out, &trainer, i);
     Saver saver = open_saver(out, &trainer, 0);
@@ -311,7 +311,7 @@ static void fail_deep(void *depth) {
 
 static void succeed(void *ignored) { (void)ignored; }
 
-static void fails_catches_and_gives_back(void) {
+TEST(fails_catches_and_gives_back) {
     char message[FAIL_LENGTH] = "";
     int depth = 2;
     EXPECT(fails(fail_deep, &depth, message) && !strcmp(message, "at depth 2"), "%s", message);
@@ -322,7 +322,7 @@ static void fails_catches_and_gives_back(void) {
 
 static void open_run_dir(void *path) { run_dir_open(&(RunDir){ .path = path }); }
 
-static void a_directory_with_a_run_is_not_new(void) {
+TEST(a_directory_with_a_run_is_not_new) {
     save_step(IN_SCRATCH("taken"), &trainer, 9);
     expect_fails("step-00000009 already exists: want another --out", open_run_dir, IN_SCRATCH("taken"));
     EXPECT_STEPS(IN_SCRATCH("taken"), "9");
@@ -333,16 +333,7 @@ int main(void) {
     test_device_open((DeviceOptions){ .threads = 1 });
     tiny_create(&trainer, 1);
     fill_all(1);
-    RUN(fails_catches_and_gives_back);
-    RUN(what_is_saved_is_the_state_at_the_call);
-    RUN(an_error_then_a_success);
-    RUN(the_best_is_linked_and_kept);
-    RUN(a_resume_links_the_best);
-    RUN(the_lowest_val_loss_is_the_best);
-    RUN(other_files_stay);
-    RUN(what_a_kill_left_is_removed);
-    RUN(a_step_is_saved_once);
-    RUN(a_directory_with_a_run_is_not_new);
+    test_all();
     tiny_free(&trainer);
     return test_close();
 }

@@ -31,7 +31,7 @@ static void parse(void *argument) {
 
 /* ---- The command line */
 
-static void good_command_lines(void) {
+TEST(good_command_lines) {
     parse(&(Case){0});
     EXPECT(s.batch == 16 && s.lr == 1e-3 && !strcmp(s.schedule, "cosine") && !s.data && !*s.prompt && !s.deterministic,
            "the defaults");
@@ -63,7 +63,7 @@ static void good_command_lines(void) {
 }
 
 /* As they are typed: what a number with a unit or an exponent is worth. */
-static void numbers_with_units(void) {
+TEST(numbers_with_units) {
     static const struct { const char *text; double want; } numbers[] = {
         { "1e3", 1000 }, { "1k", 1000 }, { "1K", 1000 }, { "1.5k", 1500 }, { "1.005k", 1005 }, { "4.35k", 4350 },
         { "0.001k", 1 }, { "1M", 1e6 }, { "2.3M", 2300000 }, { "1.048576M", 1 << 20 }, { "1Ki", 1024 },
@@ -124,7 +124,7 @@ static Case bad_words[] = {
     { .want = "--batch: want a value", .word = { "--batch=3", "--batch" } },
 };
 
-static void bad_command_lines(void) {
+TEST(bad_command_lines) {
     for (int i = 0; i < COUNT(bad_words); i++) expect_fails(bad_words[i].want, parse, &bad_words[i]);
     for (int i = 0; i < COUNT(bad_values); i++)
         for (const char *const *value = bad_values[i].values; *value; value++) {
@@ -148,7 +148,7 @@ static void expect_answer(const char *part, Case *c) {
     EXPECT(status && strstr(text, part) && strstr(text, last), "want %s, got %s", part, text);
 }
 
-static void unknown_names(void) {
+TEST(unknown_names) {
     static const char *const cases[][2] = {      /* a word, and the answer behind its name */
         { "--learning_rate=1", "use --lr" }, { "--learning-rate=1e-3", "use --lr" }, { "--batchsize=3", "use --batch" },
         { "--block-size=64", "use --context" }, { "--n_layer=6", "use --layers" }, { "--max_iters=100", "use --steps" },
@@ -175,7 +175,7 @@ static void unknown_names(void) {
 }
 
 /* A line for each, for each error behind the first of them, and the command. */
-static void all_names_are_answered(void) {
+TEST(all_names_are_answered) {
     parse(&(Case){0});
     const char *batch = options_find(table, "batch")->help, *layers = options_find(table, "layers")->help;
     const char *const want = STRING(
@@ -191,7 +191,7 @@ static void all_names_are_answered(void) {
     EXPECT(!strcmp(text, want), "got %s, want %s", text, want);
 }
 
-static void suggestions(void) {
+TEST(suggestions) {
     static const char *const nonsense[] = {
         "--foo", "--frobnicate", "--x", "--size", "--save", "--sam", "--weights", "--loss", "--layout", "--cheese",
         "--sparse", "--moe-experts", "--z-loss", "--hello-world", "--test", "--debug", "--quick", "--loop", "--cutmix",
@@ -204,7 +204,7 @@ static void suggestions(void) {
 }
 
 /* Every option that an answer names exists, no foreign name is one of ours, none has two answers. */
-static void answers_name_options(void) {
+TEST(answers_name_options) {
     static char seen[1024][48];
     int count = 0;
     parse(&(Case){0});
@@ -225,7 +225,7 @@ static void answers_name_options(void) {
     EXPECT(count > 200, "%d names", count);
 }
 
-static void one_word_is_the_data(void) {
+TEST(one_word_is_the_data) {
     parse(&(Case){ .word = { "input.txt", "--steps", "1e3", "--val_tokens", "1Mi" } });
     EXPECT(!strcmp(s.data, "input.txt") && s.steps == 1000 && s.val_tokens == 1 << 20, "%s", s.data);
     parse(&(Case){ .word = { "--eval", "runs/book", "other.txt" } });
@@ -253,7 +253,7 @@ static void make_model(void *argument) {
     model_config(&s, "C", &saved, 0);
 }
 
-static void models(void) {
+TEST(models) {
     parse(&(Case){ .text = "model = d12\nlayers = 3\nheads = 3\n", .word = { "--model", "d2", "--heads", "4" } });
     EXPECT(s.layers == 0 && s.heads == 4, "a file's %lld layers, %lld heads", (long long)s.layers, (long long)s.heads);
     parse(&(Case){ .text = "model = d12\nlayers = 3\n" });
@@ -283,7 +283,7 @@ static void models(void) {
 }
 
 /* From d12 up: what is not given is that of the size, an update of whole micro-batches. */
-static void recipes(void) {
+TEST(recipes) {
     static const struct { const char *want, *word[5]; double lr; int64_t warmup, total_batch; } cases[] = {
         { "--lr 0.0006, --warmup 400, --total-batch 524288",
           { "--model=d12" }, 6e-4, 400, 1 << 19 },
@@ -312,7 +312,7 @@ static void recipes(void) {
 
 /* ---- --config */
 
-static void values_in_a_file(void) {
+TEST(values_in_a_file) {
     parse(&(Case){ .text = "\xef\xbb\xbf# a comment\nsteps = 1\n  \t\r\nsteps=1.5k\r\n"
                            "val_tokens = 0 # all of them\n\tlr\t=\t2e-3\t#x\n"
                            "prompt = \"a \\\"b\\\" \\\\ \\n\\t#'\" # y\nout = ' a\\n \"#'#\ndata = dir#1/a b.txt \n"
@@ -335,7 +335,7 @@ static void values_in_a_file(void) {
     EXPECT(s.steps == 2000 && !s.data, "an empty file");
 }
 
-static void bad_files(void) {
+TEST(bad_files) {
     static Case cases[] = {
         { ":1: --i: no such option (--help lists the options)", "i = x\n", { 0 } },
         { ":1: --steps x: want an integer, 0 .. 1e12", "steps = x\n", { 0 } },
@@ -386,7 +386,7 @@ static void bad_files(void) {
 /* ---- Settings written, and read again */
 
 /* Texts of any kind, and numbers of many orders of magnitude, any bits. */
-static void written_settings_are_read_to_the_bit(void) {
+TEST(written_settings_are_read_to_the_bit) {
     static const char *const hostile[] = {
         " leading", "trailing ", "\t", "a\nb", "#", "a #b", "'", "\"", "\"x\"", "it's \"so\"", "\\", "\\n", "a\\", "=",
         "a = b", "--x", "caf\xc3\xa9 \xf0\x9f\x99\x82", "\r", "a\r\nb", "\x01\x1b[m\x7f", "yes", "0", "%s%n",
@@ -413,7 +413,7 @@ static void written_settings_are_read_to_the_bit(void) {
     }
 }
 
-static void what_is_written(void) {
+TEST(what_is_written) {
     char text[4096] = "";
     parse(&(Case){ .word = { "my book.txt", "--out=x", "--lr=2e-3", "--threads=2", "--resume", "--prompt=a\n\"b\"" } });
     FILE *file = fmemopen(text, sizeof text, "w");
@@ -426,7 +426,7 @@ static void what_is_written(void) {
     for (int i = 0; i < COUNT(absent); i++) EXPECT(!strstr(text, absent[i]), "%s in\n%s", absent[i], text);
 }
 
-static void values_as_text(void) {
+TEST(values_as_text) {
     static const struct { double value; const char *want; } reals[] = {
         { 3e-4, "0.0003" }, { 1e-5, "1e-5" }, { 1e6, "1e6" }, { 100, "100" }, { 0.1, "0.1" }, { 0, "0" },
         { 1e-300, "1e-300" }, { 65536, "65536" }, { 123456789, "123456789" }, { 0.95, "0.95" },
@@ -446,7 +446,7 @@ static void values_as_text(void) {
         EXPECT(!strcmp(option_text(options_find(table, others[i][0]), text), others[i][1]), "--%s", others[i][0]);
 }
 
-static void help_is_complete_and_narrow(void) {
+TEST(help_is_complete_and_narrow) {
     char *text = NULL;
     size_t size;
     FILE *file = open_memstream(&text, &size);
@@ -475,21 +475,6 @@ static void help_is_complete_and_narrow(void) {
 int main(void) {
     scratch_open();
     config = IN_SCRATCH("settings.txt");
-    RUN(good_command_lines);
-    RUN(numbers_with_units);
-    RUN(bad_command_lines);
-    RUN(unknown_names);
-    RUN(all_names_are_answered);
-    RUN(suggestions);
-    RUN(answers_name_options);
-    RUN(one_word_is_the_data);
-    RUN(models);
-    RUN(recipes);
-    RUN(values_in_a_file);
-    RUN(bad_files);
-    RUN(written_settings_are_read_to_the_bit);
-    RUN(what_is_written);
-    RUN(values_as_text);
-    RUN(help_is_complete_and_narrow);
+    test_all();
     return test_close();
 }
