@@ -16,7 +16,6 @@
 #ifndef TEST_ARENA_H
 #define TEST_ARENA_H
 #include <stdarg.h>
-#include "../../kernels/device.h"
 #include "../oracle.h"
 #include "../test.h"
 

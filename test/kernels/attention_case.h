@@ -2,8 +2,6 @@
    float64 result of each head, and the checks against it. */
 #ifndef TEST_ATTENTION_CASE_H
 #define TEST_ATTENTION_CASE_H
-#include "../../kernels/attention.h"
-#include "../../kernels/update.h"
 #include "arena.h"
 
 enum { IMPLEMENTATIONS_MAX = 16, T_MAX = 4352, FEW = 256, DRAWS_MAX = 200, FIRST_ROWS = 64 };

@@ -1,6 +1,5 @@
 /* The ops of the network on the linked backend, attention aside, against the oracle on the same inputs widened to
    double. arena.h holds the operands and derives the bounds. */
-#include "../../kernels/attention.h"
 #include "../../kernels/autotune.h"
 #include "../../kernels/dropout.h"
 #include "../../kernels/embedding.h"
@@ -10,7 +9,6 @@
 #include "../../kernels/matmul.h"
 #include "../../kernels/normal.h"
 #include "../../kernels/sample.h"
-#include "../../kernels/update.h"
 #include "arena.h"
 
 static const char *const into_name[] = { "=", "+=" };

@@ -2,11 +2,8 @@
    (scripts/make_reference.py). For tests whose working directory is the repository's root. */
 #ifndef TEST_REFERENCE_H
 #define TEST_REFERENCE_H
-#include "../../kernels/device.h"
-#include "../../llmc/checkpoint/safetensors.h"
 #include "../../llmc/base/files.h"
 #include "../../llmc/model/gpt.h"
-#include "../../llmc/train/optimizer.h"
 #include "models.h"
 
 enum { FIRST = 1000003 };       /* the number of the first sequence of the reference's batch */

@@ -1,6 +1,5 @@
 /* test_gpt.c - The whole model: against HuggingFace's GPT2LMHeadModel in float64 (reference.h), and what must hold of
    any model. */
-#include "../../llmc/base/random.h"
 #include "../oracle.h"
 #include "reference.h"
 

@@ -1,7 +1,6 @@
 /* test_import.c - Models that transformers wrote (scripts/make_hf_models.py), in every way that they come in;
    indexes of shards with a flaw; heads that are not tied; parameters saved in BF16. */
 #include "../run/checkpoints.h"
-#include "../../llmc/checkpoint/safetensors.h"
 
 #define HF "test/reference/hf/"
 enum { B = 2, T = 9, CONTEXT = 12 };

@@ -2,9 +2,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
-#include "../../kernels/device.h"
 #include "../../llmc/base/os.h"
-#include "../../llmc/base/random.h"
 #include "../../llmc/use/generate.h"
 #include "models.h"
 #include "../scratch.h"

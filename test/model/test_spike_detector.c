@@ -2,7 +2,6 @@
    leaves no trace: test_update.c, and test_nonfinite.sh. */
 #include "models.h"
 #include "../../llmc/train/spike_detector.h"
-#include "../../llmc/base/random.h"
 
 static double normal(int run, int64_t i) { return normal_of(philox(1, RANDOM_TEST, 0, (uint32_t)run, (uint64_t)i)); }
 

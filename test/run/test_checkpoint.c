@@ -3,7 +3,6 @@
 #include "checkpoints.h"
 #include <float.h>
 #include "../../kernels/autotune.h"
-#include "../../llmc/checkpoint/safetensors.h"
 
 static Trainer trainer;         /* that is saved; loads go into others */
 

@@ -4,9 +4,7 @@
 #include "../../data/bpe_train.h"
 #include "../../llmc/base/json.h"
 #include "../../llmc/base/os.h"
-#include "../../llmc/base/random.h"
 #include "../scratch.h"
-#include "../test.h"
 
 #define REFERENCE "test/reference/bpe"
 enum { SEED = 17, V = 500, END_OF_TEXT = 499 };

@@ -3,7 +3,6 @@
 #include "../../llmc/tokens/dataloader.h"
 #include "../../llmc/tokens/shards.h"
 #include "../scratch.h"
-#include "../test.h"
 #include <glob.h>
 #include <signal.h>
 #include <sys/file.h>
