@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_context_parallel.sh - Sequences that several ranks share: tokens, memory, samples, a stop, what is refused, and
-# questions about a word far back. On the CPU backend with 2 and 4 ranks; on GPUs with as many as there are. That they
-# train as one rank does: test_ranks.sh.
+# test_context_parallel.sh - Sequences that several ranks share: tokens, memory, samples, what is refused, and questions
+# about a word far back. On the CPU backend with 2 and 4 ranks; on GPUs with as many as there are. That they train as
+# one rank does: test_ranks.sh; a stop, and faults: test_parallel.sh.
 . "$(dirname "$0")/../shell.sh"
 
 first=2 last=4
@@ -42,20 +42,6 @@ plan() {          # KiB
 whole=$(plan) part=$(plan --context-parallel $last)
 [ "$whole" -gt 0 ] && [ $((part * last)) -lt $((whole * 13 / 10)) ] || wrong "a rank plans $part KiB of $whole"
 close_test "tokens, samples, profile and memory plan are those of shared sequences"
-
-# ---- A stop; faults: test_parallel.sh
-"$gpt" --layers ${share#*--layers } --data "$dir/text/train.txt" --val-data "$dir/text/train.txt" --val-tokens 0 \
-    --batch 2 --steps 1000000 --val-every 1 --save-every 0 --out "$dir/cut" > "$dir/cut.out" 2>&1 &
-pid=$!
-wait_for "^2," "$dir/cut/log.csv"
-sleep 0.05
-kill -TERM $pid; wait $pid
-is "exit code after SIGTERM in a validation" $? 75
-steps=$(rows_of "$dir/cut")
-expect "the resume that it prints" "$gpt" $(sed -n 's/.*; \(--resume .*\) continues$/\1/p' "$dir/cut.out") \
-    --steps $((steps + 1))
-is "validations" "$(cells "$dir/cut" val_loss | grep -c .)" $((steps + 1))
-close_test "a stop ends the ranks of a sequence together"
 
 # ---- Refused
 refuses "--context-parallel 3: want a divisor of the number of ranks, $first" \

@@ -81,16 +81,21 @@ kill -TERM $pid; wait $pid
 is "exit code after SIGTERM" $? 75
 expect "it says so once" test "$(grep -c "^SIGTERM: saved at step .* --gpus $first continues" "$dir/stopped.out")" = 1
 is "steps, checkpoint and rows" "$(last_step "$dir/stopped" | sed 's/.*step-0*//')" "$(rows_of "$dir/stopped")"
-"$gpt" --layers ${model#*--layers } --data "$dir/text/train.txt" --val-data "$dir/text/train.txt" --val-tokens 0 \
-    --gpus $first --batch 2 --steps 1000000 --val-every 1 --save-every 0 --out "$dir/cut" > "$dir/cut.out" 2>&1 &
-pid=$!
-wait_for "^2," "$dir/cut/log.csv"
-sleep 0.05
-kill -TERM $pid; wait $pid
-is "exit code after SIGTERM in a validation" $? 75
-steps=$(rows_of "$dir/cut")
-expect "the resume" "$gpt" --resume "$dir/cut" --gpus $first --steps $((steps + 1))
-is "validations" "$(cells "$dir/cut" val_loss | grep -c .)" $((steps + 1))
+for share in "" "--context-parallel $first"; do       # in a validation; the ranks of a sequence stop together, too
+    cut=$dir/cut${share:+-shared}
+    "$gpt" --layers ${model#*--layers } --context 32 $share --data "$dir/text/train.txt" \
+        --val-data "$dir/text/train.txt" --val-tokens 0 --gpus $first --batch 2 --steps 1000000 --val-every 1 \
+        --save-every 0 --out "$cut" > "$cut.out" 2>&1 &
+    pid=$!
+    wait_for "^2," "$cut/log.csv"
+    sleep 0.05
+    kill -TERM $pid; wait $pid
+    is "exit code after SIGTERM in a validation" $? 75
+    steps=$(rows_of "$cut")
+    expect "the resume that it prints" "$gpt" $(sed -n 's/.*; \(--resume .*\) continues$/\1/p' "$cut.out") \
+        --steps $((steps + 1))
+    is "validations" "$(cells "$cut" val_loss | grep -c .)" $((steps + 1))
+done
 wild="$model --gpus $first --steps 50 --batch 2 --lr 1e6 --min-lr 1e6 --warmup 2 --clip 0 --weight-decay 1000"
 "$gpt" $wild --out "$dir/wild" > "$dir/wild.out" 2> "$dir/wild.err"
 is "exit code of a non-finite step" $? 1
