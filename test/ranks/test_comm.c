@@ -28,12 +28,11 @@ static Alloc *const allocs[] = { device_alloc, comm_alloc };
 
 static Tensor make_in(Alloc *alloc, DType dtype, int64_t count, enum Data data) {
     Tensor t = tensor_of(alloc((size_t)count * dtype_bytes(dtype), "test"), dtype, 1, count);
-    char *host = malloc(tensor_bytes(t) + 8);
+    void *host = new_array(count, dtype_bytes(dtype));
     for (int64_t i = 0; i < count; i++)
         if (dtype == F32) ((float *)host)[i] = (float)element(data, comm_rank, i);
         else              ((double *)host)[i] = element(data, comm_rank, i);
     device_upload(t.data, host, tensor_bytes(t));
-    free(host);
     return t;
 }
 
@@ -45,7 +44,7 @@ static Tensor row_of(Tensor t, int64_t count, int64_t i) {
 }
 
 static void *fetch(Tensor t) {
-    void *host = malloc(tensor_bytes(t) + 8);
+    void *host = new_array(tensor_count(t), dtype_bytes(t.dtype));
     device_download(host, t.data, tensor_bytes(t));
     return host;
 }
@@ -69,7 +68,6 @@ static void expect_sums(const char *what, Tensor t, enum Data data, int64_t firs
     EXPECT(!wrong, "%s of %lld %s, rank %d of %d: %lld of %lld wrong, the first is element %lld, %g", what,
            (long long)tensor_count(t), dtype_name(t.dtype), comm_rank, comm_size, (long long)wrong,
            (long long)(last - first), (long long)where, value(host, t.dtype, where));
-    free(host);
 }
 
 /* ---- One rank */
@@ -135,12 +133,8 @@ static void sum_all(void) {
                     expect_sums("reduce-scatter", s[a], data, part * comm_rank, part * (comm_rank + 1));
                     comm_free(s[a].data);
                 }
-                void *a = fetch(t), *b = fetch(again);
-                EXPECT(!memcmp(a, b, tensor_bytes(t)), "two sums of %lld differ in bits", (long long)part);
-                free(a);
-                free(b);
-                device_free(t.data);
-                device_free(again.data);
+                EXPECT(!memcmp(fetch(t), fetch(again), tensor_bytes(t)), "two sums of %lld differ in bits",
+                       (long long)part);
             }
 }
 
@@ -151,7 +145,7 @@ static void gather_all(void) {
     for (DType dtype = F32; dtype <= F64; dtype++)
         for (int i = 0; i < COUNT(counts); i++) {
             const size_t slice = (size_t)counts[i] * dtype_bytes(dtype), all = slice * (size_t)comm_size;
-            unsigned char *host = malloc(all + 1);
+            unsigned char *host = new_array((int64_t)all, 1);
             memset(host, 0xee, all);
             for (size_t b = 0; b < slice; b++) host[slice * (size_t)comm_rank + b] = byte_of(comm_rank, b);
             Tensor t = tensor_of(allocs[i % 2](all, "test"), dtype, 2, comm_size, counts[i]);
@@ -163,7 +157,6 @@ static void gather_all(void) {
             size_t wrong = 0;
             for (size_t b = 0; b < all; b++) wrong += host[b] != byte_of((int)(b / slice), b % slice);
             EXPECT(!wrong, "all-gather of %lld %s: %zu bytes wrong", (long long)counts[i], dtype_name(dtype), wrong);
-            free(host);
             comm_free(t.data);
         }
 }
@@ -196,7 +189,6 @@ static void exchanges_in_order(void) {
         int64_t wrong = 0;
         for (int64_t i = 0; i < N * PART; i++) wrong += host[i] != (float)element(WHOLE, d ? to : from, i);
         EXPECT(!wrong, "%lld of %d elements of rank %d wrong", (long long)wrong, N * PART, d ? to : from);
-        free(host);
     }
 }
 
@@ -227,7 +219,6 @@ static void many_at_once(void) {
     for (int i = 0; i < N; i++) comm_wait(op[i]);
     expect_sums("all-reduce of parts", whole, WHOLE, 0, N * PART);
     EXPECT(comm_pending(&seconds) == 0 && seconds == 0, "%d pending, %g s", comm_pending(&seconds), seconds);
-    device_free(whole.data);
 
     whole = make(F64, 300, WHOLE);
     comm_wait(comm_all_reduce(row_of(whole, 3, 1)));
@@ -235,7 +226,6 @@ static void many_at_once(void) {
     double *host = fetch(whole);
     for (int i = 0; i < 300; i += i == 99 ? 101 : 1)
         EXPECT(host[i] == element(WHOLE, comm_rank, i), "element %d changed", i);
-    free(host);
 }
 
 static void *longest_wait(void *longest) {
@@ -263,7 +253,6 @@ static void one_rank_late(void) {
         comm_wait(comm_all_gather(b));
         expect_sums("all-reduce", a, WHOLE, 0, 5000);
         expect_sums("reduce-scatter and all-gather", b, WHOLE, 0, 5000 * comm_size);
-        device_free(a.data);
         comm_free(b.data);
     }
     /* a rank is late by 100 to 150 ms, and the others wait for it; a busy machine makes that longer */

@@ -13,7 +13,7 @@ static void expect_setting(const char *checkpoint, const char *key, const char *
     json_free(state);
 }
 
-static void test_checkpoint_round_trip(void) {
+TEST(test_checkpoint_round_trip) {
     char *out = IN_SCRATCH("new/out");
     static const double losses[] = { 1 / 3.0, DBL_MAX, DBL_TRUE_MIN, 0, 0.1 + 0.2, NAN };
     for (int i = 0; i < 6; i++) {
@@ -80,7 +80,7 @@ static float *flat_moments(Trainer *t, OptimizerState which) {
 }
 
 /* Saved with either optimizer, loaded with either: what both have is the same, other momentum of matrices is zero. */
-static void moments_of_another_optimizer(void) {
+TEST(moments_of_another_optimizer) {
     for (int pair = 0; pair < 4; pair++) {
         const OptimizerKind from = (OptimizerKind)(pair / 2), to = (OptimizerKind)(pair % 2);
         Trainer saved, loaded;
@@ -120,7 +120,7 @@ static void verify(void *dir) { checkpoint_verify(dir, 1); }
 #define META "`__metadata__`:{`format`:`pt`}"
 #define EMPTY(name, dtype) TENSOR(name, dtype, "0", 0, 0)
 
-static void models_of_other_programs(void) {
+TEST(models_of_other_programs) {
     char *dir = save_step(IN_SCRATCH("foreign"), &trainer, 1), *path = STRING("%s/model.safetensors", dir);
     char *good = IN_SCRATCH("good.safetensors");
     EXPECT(rename(path, good) == 0, "%s", path);
@@ -212,7 +212,7 @@ static char *save_with_window(const char *out) {
     return STRING("%s/step-00000003", out);
 }
 
-static void damaged_files_are_refused(void) {
+TEST(damaged_files_are_refused) {
     char *dir = save_with_window(IN_SCRATCH("bad"));
     verify(dir);
     expect_damage_refused(dir, damage, COUNT(damage));
@@ -229,7 +229,7 @@ static void damaged_files_are_refused(void) {
 }
 
 /* The choices that were made by measurement, which a resume makes again. */
-static void test_checkpoint_choices(void) {
+TEST(test_checkpoint_choices) {
     char *out = IN_SCRATCH("choices"), *dir = IN_SCRATCH("choices/step-00000001");
     const char *path = IN_SCRATCH("choices/step-00000001/choices.txt"), *machine = autotune_machine();
     save_step(out, &trainer, 1);
@@ -261,7 +261,7 @@ static void expect_found(char *got, const char *want) {
     free(got);
 }
 
-static void test_finding(void) {
+TEST(test_finding) {
     char *out = IN_SCRATCH("found"), *s2 = IN_SCRATCH("found/step-00000002"), *s10 = IN_SCRATCH("found/step-00000010");
     char *big = IN_SCRATCH("found/step-123456789");
     expect_found(run_dir_find(out, TO_RESUME, NULL), NULL);
@@ -316,7 +316,7 @@ static void expect_picked(const char *out, int step, const char *want) {
     free(note);
 }
 
-static void test_picking(void) {
+TEST(test_picking) {
     char *out = IN_SCRATCH("picked"), *note;
     TrainState state = state_of(1);
     state.val_step = -1;
@@ -347,7 +347,7 @@ static void test_picking(void) {
 /* ---- Tokenizers */
 
 /* Written anew for the tokenizer of the model and its context; nothing for ids. */
-static void test_tokenizer_files(void) {
+TEST(test_tokenizer_files) {
     Tokenizer bpe = tokenizer_open("test/reference/bpe"), kinds[] = { TOKENIZER_BYTES, bpe, TOKENIZER_IDS };
     for (int k = 0; k < 3; k++) {
         saved_tokenizer = kinds[k];
@@ -376,7 +376,7 @@ static void expect_tokenizer(const char *dir, int V, const char *want) {
 }
 
 /* By state.json, or else by the files. */
-static void which_tokenizer(void) {
+TEST(which_tokenizer) {
     char *dir = IN_SCRATCH("which"), *state = IN_SCRATCH("which/state.json");
     static const char bpe_state[] = "{\"tokenizer\": \"bpe\"}";
     directory_make(dir);
@@ -400,15 +400,7 @@ int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){ .threads = 1 });
     tiny_create(&trainer, 1);
-    RUN(test_checkpoint_round_trip);
-    RUN(moments_of_another_optimizer);
-    RUN(models_of_other_programs);
-    RUN(damaged_files_are_refused);
-    RUN(test_checkpoint_choices);
-    RUN(test_finding);
-    RUN(test_picking);
-    RUN(test_tokenizer_files);
-    RUN(which_tokenizer);
+    test_all();
     tiny_free(&trainer);
     return test_close();
 }

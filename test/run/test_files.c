@@ -6,7 +6,7 @@
 
 /* ---- JSON */
 
-static void test_json_values(void) {
+TEST(test_json_values) {
     const char text[] = "\xef\xbb\xbf {\"a\" : [1, -0.5e+3 ,\"x\"],\"\":null,\"\\u00e9\\n\\\"\\/\":"
                         "\"\\ud83d\\ude00 \xc3\xa9\\u20ac\\u0001\",\"o\":{ },\"e\":[\t],\"t\":null,\"f\":false,"
                         "\"n\":\"a\\u0000b\",\"t\\u0000\":1,\"i\":[NaN,Infinity,-Infinity],\"t\":true}\r\n";
@@ -37,7 +37,7 @@ static void test_json_values(void) {
 
 /* Read, written and read again. Halves of surrogate pairs as Python's json.loads and tiktoken read them:
    s.encode("utf-16", "surrogatepass").decode("utf-16", "replace"). */
-static void test_json_strings(void) {
+TEST(test_json_strings) {
     static const struct { const char *text, *want; } cases[] = {
         { "\"a\\ud800b\"", "a\xef\xbf\xbd" "b" },        { "\"\\ude00\\ud83d\"", "\xef\xbf\xbd\xef\xbf\xbd" },
         { "\"\\ud800\\u0041\"", "\xef\xbf\xbd" "A" },
@@ -91,7 +91,7 @@ static const struct { const char *text, *part; } bad_json[] = {
     { "[1,/**/2]", "byte 3: found '/'" },                  { "`\xc3\xc3`", "byte 1: found byte 0xc3" },
 };
 
-static void test_json_malformed(void) {
+TEST(test_json_malformed) {
     for (int i = 0; i < COUNT(bad_json); i++) {
         Text text = { quoted(bad_json[i].text), strlen(bad_json[i].text) };
         expect_fails(quoted(bad_json[i].part), parse_text, &text);
@@ -124,7 +124,7 @@ static void read_member(void *index) {
     if (bad_members[i].as == 'r') json_real(json_member(json, "n", JSON_ANY));
     if (bad_members[i].as == 's') json_string(json, "n");
 }
-static void test_json_members(void) {
+TEST(test_json_members) {
     for (int i = 0; i < COUNT(bad_members); i++)
         expect_fails(quoted(bad_members[i].part), read_member, &i);
     static const char text[] = "[-0, 9223372036854775807, -9223372036854775808]";
@@ -159,7 +159,7 @@ static const struct { const char *bytes; size_t size; const char *kind; } kinds[
     { BYTES("Once upon a time"), NULL }, { BYTES(""), NULL }, { BYTES("\x80"), NULL }, { BYTES("PK"), NULL },
     { BYTES("\2\0\0\0\0\0\0\0"), NULL }, { BYTES("\0\0\0\0\0\0\0\x80{"), NULL }, { BYTES("\x80\6"), NULL },
 };
-static void test_file_kinds(void) {
+TEST(test_file_kinds) {
     for (int i = 0; i < COUNT(kinds); i++) {
         unsigned char *exact = malloc(kinds[i].size);      /* the sanitizer sees a byte read past the end */
         memcpy(exact, kinds[i].bytes, kinds[i].size);
@@ -182,7 +182,7 @@ static void fill_disk(void *how) {
     file_close_durably(file, IN_SCRATCH("full"));
 }
 
-static void test_files(void) {
+TEST(test_files) {
     char *deep = IN_SCRATCH("a/b//c/"), *file = IN_SCRATCH("a/b/c/file");
     directory_make(deep);
     directory_make(deep);
@@ -237,7 +237,7 @@ static void test_files(void) {
 
 /* ---- safetensors */
 
-static void test_safetensors_round_trip(void) {
+TEST(test_safetensors_round_trip) {
     char *path = IN_SCRATCH("round.safetensors");
     const SafeTensor entries[] = {
         { "z\"\xc3\xa9", NULL, "F32", 2, { 2, 3 }, 0, 24, NULL }, { "scalar", NULL, "I32", 0, { 0 }, 0, 4, NULL },
@@ -313,7 +313,7 @@ static const struct { const char *header; int data; const char *part; } bad_safe
 
 static void open_safetensors(void *path) { safetensors_open(path); }
 
-static void test_safetensors_malformed(void) {
+TEST(test_safetensors_malformed) {
     char *path = IN_SCRATCH("bad.safetensors");
     for (int i = 0; i < COUNT(bad_safetensors); i++) {
         put_safetensors(path, bad_safetensors[i].header, NULL, (size_t)bad_safetensors[i].data);
@@ -336,7 +336,7 @@ static void test_safetensors_malformed(void) {
 }
 
 /* Every length that a header may have, also those whose bytes are another format's magic. */
-static void kinds_of_safetensors(void) {
+TEST(kinds_of_safetensors) {
     for (int length = 8; length < 70000; length += 8) {
         unsigned char bytes[16] = { [8] = '{' };
         for (int i = 0; i < 3; i++) bytes[i] = (unsigned char)(length >> 8 * i);
@@ -347,7 +347,7 @@ static void kinds_of_safetensors(void) {
 }
 
 /* Against the xxhash library, of (i * 7 + 1) & 255. */
-static void sums_are_xxh64(void) {
+TEST(sums_are_xxh64) {
     static const struct { int size; uint64_t sum; } known[] = {
         { 0, 0xef46db3751d8e999 }, { 1, 0x8a4127811b21e730 }, { 3, 0xb6e6c910c2fd373a }, { 4, 0x22eda2cf6af4c124 },
         { 7, 0x34084d91a233a751 }, { 8, 0xc6f1803a5e0b3222 }, { 31, 0x6ab1c40e29f50073 }, { 32, 0x5a0756fbe9ecd3d1 },
@@ -366,15 +366,6 @@ static void sums_are_xxh64(void) {
 
 int main(void) {
     scratch_open();
-    RUN(sums_are_xxh64);
-    RUN(kinds_of_safetensors);
-    RUN(test_json_values);
-    RUN(test_json_strings);
-    RUN(test_json_malformed);
-    RUN(test_json_members);
-    RUN(test_file_kinds);
-    RUN(test_files);
-    RUN(test_safetensors_round_trip);
-    RUN(test_safetensors_malformed);
+    test_all();
     return test_close();
 }

@@ -52,34 +52,6 @@ static void write_shards(const char *const *paths, int count, DocumentKind kind,
     texts_close(&texts);
 }
 
-static void kinds_of_documents(void) {
-    static const char *const file[] = { "|", a_text, "|", b_text, NULL };
-    static const char *const line[] = { "|", "the cat", "|", "is the 1st",
-                                        "|", "на коте 你好",
-                                        "|", "one<|endoftext|>two", "|", "<|endoftext|>", NULL };
-    static const char *const marks[] = { a_text, "|", "one", "|", "two\n", "|", NULL };
-    static const char *const jsonl[] = { "|", "the \"cat\"\n", "|", "ко", NULL };
-    static const char *const unmarked[] = { "one", "|", "two\n", "|", a_text, "|", a_text, NULL };
-    const char *const texts[] = { IN_SCRATCH("a.txt"), IN_SCRATCH("empty.txt"), IN_SCRATCH("b.txt") };
-    const char *const other[] = { texts[1], texts[2], texts[0], texts[0] }, *const json[] = { IN_SCRATCH("c.jsonl") };
-    const struct { DocumentKind kind; const char *const *parts, *const *texts; int count; } cases[] = {
-        { DOCUMENT_FILE, file, texts, 3 }, { DOCUMENT_LINE, line, texts, 3 }, { DOCUMENT_MARK, marks, texts, 3 },
-        { DOCUMENT_MARK, unmarked, other, 4 }, { DOCUMENT_JSONL, jsonl, json, 1 },
-    };
-    put_text(texts[0], a_text);
-    put_text(texts[1], "");
-    put_text(texts[2], b_text);
-    put_text(json[0], "\xef\xbb\xbf{\"body\": \"the \\\"cat\\\"\\n\", \"id\": NaN}\n \t\r\n"
-                      "{\"id\": [], \"body\": \"\\u043a\\u043e\"}\r\n{\"body\":\"\"}\n");
-    for (int i = 0; i < 2 * COUNT(cases); i++) {
-        int32_t want[256];
-        const size_t count = ids_of(cases[i / 2].parts, want);
-        char *dir = IN_SCRATCH("kind-%d", i);
-        write_shards(cases[i / 2].texts, cases[i / 2].count, cases[i / 2].kind, dir, 0, i % 2 ? 5 : 1000);
-        expect_shards(STRING("%s/train_*.bin", dir), want, count);
-    }
-}
-
 /* A text as shards or, without dir, as cached tokens; limit: maximum bytes of a file, 0 = none. */
 typedef struct { const char *path, *dir; DocumentKind kind; rlim_t limit; } Job;
 enum { JOB_SHARD = 1000000 };
@@ -98,41 +70,6 @@ static char *put_long_text(const char *name, int size) {
     text[size] = 0;
     put_text(path, text);
     return path;
-}
-
-/* Train and val together are the whole text, encoded in parts on all cores; val has its share of the bytes. */
-static void validation_is_the_last_part(void) {
-    enum { SIZE = 3000000 };
-    const char *path = put_long_text("long.txt", SIZE), *text = text_of(path);
-    int32_t *want = new_array(SIZE + 1, sizeof *want);
-    size_t count = ids_of((const char *const[]){ "|", text, NULL }, want);
-    write_shards(&path, 1, DOCUMENT_FILE, IN_SCRATCH("split"), 0.01, 100000);
-    Tokens *train = tokens_open(IN_SCRATCH("split/train_*.bin"));
-    size_t first = (size_t)tokens_count(train);
-    expect_shards(IN_SCRATCH("split/train_*.bin"), want, first);
-    expect_shards(IN_SCRATCH("split/val_*.bin"), want + first, count - first);
-    double share = (double)(count - first) / (double)count;
-    EXPECT(fabs(share - 0.01) < 0.001, "val has %g of the tokens", share);
-    tokens_close(train);
-    expect_fails("exists: want an --out without shards", run_job, &(Job){ .path = path, .dir = IN_SCRATCH("split") });
-    char *beside = test_keep(corpus_val_beside(IN_SCRATCH("split/train_*.bin")));
-    EXPECT(!strcmp(beside, IN_SCRATCH("split/val_*.bin")) && !corpus_val_beside(IN_SCRATCH("kind-0/train_*.bin")) &&
-           !corpus_val_beside(path), "%s", beside);
-}
-
-/* A line of 5 MB, more than a batch with its values, is encoded in parts, but not divided: the first of two is training
-   data. */
-static void a_line_is_not_divided(void) {
-    enum { SIZE = 5000000 };
-    const char *path = IN_SCRATCH("two.jsonl"), *line = STRING("{\"body\": \"%0*d\"}\n", SIZE, 7);
-    char *text = strchr(line, '0'), *end = strchr(text, '"');
-    for (char *c = text; c < end; c++) *c = "the bako, ti "[(c - text) * 7 % 13];
-    put_text(path, STRING("%s%s", line, line));
-    int32_t *want = new_array(SIZE + 1, sizeof *want);
-    const size_t count = ids_of((const char *const[]){ "|", STRING("%.*s", (int)(end - text), text), NULL }, want);
-    write_shards(&path, 1, DOCUMENT_JSONL, IN_SCRATCH("two"), 0.9, 10000000);
-    expect_shards(IN_SCRATCH("two/train_*.bin"), want, count);
-    expect_shards(IN_SCRATCH("two/val_*.bin"), want, count);
 }
 
 /* Raises SIGINT while the tokens are written, once it has a handler. */
@@ -168,9 +105,9 @@ static void run_interrupted(void *job) {
     run_disturbed(interrupt, job);
 }
 
-/* Failures: a full disk; a line that is refused when some batches are written; a signal that ends the process at once,
-   as with --eval. */
-static void nothing_stays_of_a_failure(void) {
+/* First: OpenMP's threads do not survive the fork. Failures: a full disk; a line that is refused when some batches are
+   written; a signal that ends the process at once, as with --eval. */
+TEST(nothing_stays_of_a_failure) {
     enum { LINES = 80000, LENGTH = 64 };
     char *bad = IN_SCRATCH("bad.jsonl"), *text = new_array(LINES * LENGTH + 8, 1), message[4096];
     for (int i = 0; i < LINES; i++) sprintf(text + i * LENGTH, "{\"body\": \"%051d\"}\n", i);
@@ -206,7 +143,7 @@ static void take(int number) {
 
 static void run_taken(void *job) { run_disturbed(take, job); }
 
-static void two_that_write_do_not_mix(void) {
+TEST(two_that_write_do_not_mix) {
     static const char *const names[] = { "train_000001.bin", "tokenize.incomplete" };
     const char *path = put_long_text("interrupted.txt", 30000000), *locked = IN_SCRATCH("locked");
     directory_make(locked);
@@ -227,7 +164,7 @@ static void two_that_write_do_not_mix(void) {
 static void open_tokens(void *pattern) { tokens_close(tokens_open(pattern)); }
 
 /* The first shard is complete when a line is refused. */
-static void an_incomplete_set_is_refused_and_replaced(void) {
+TEST(an_incomplete_set_is_refused_and_replaced) {
     char *out = IN_SCRATCH("out"), *shards = IN_SCRATCH("out/train_*.bin"), *path = IN_SCRATCH("a.txt");
     int32_t want[256];
     const size_t count = ids_of((const char *const[]){ "|", a_text, NULL }, want);
@@ -250,7 +187,7 @@ static void open_as_ids(void *shards) {
     REQUIRE(tokens_tokenizer(tokens_open_text(shards, &(TextFormat){ 0 })) != TOKENIZER_IDS, "ids without a tokenizer");
 }
 
-static void shards_have_their_tokenizer(void) {
+TEST(shards_have_their_tokenizer) {
     char *shards = IN_SCRATCH("out/train_*.bin");
     char *bytes = test_keep(tokenizer_file_text(TOKENIZER_BYTES, "tokenizer.json", 0));
     for (int given = 0; given < 2; given++) {
@@ -270,6 +207,69 @@ static void shards_have_their_tokenizer(void) {
     expect_fails("ids without a tokenizer", open_as_ids, shards);      /* it cannot be read */
 }
 
+TEST(kinds_of_documents) {
+    static const char *const file[] = { "|", a_text, "|", b_text, NULL };
+    static const char *const line[] = { "|", "the cat", "|", "is the 1st",
+                                        "|", "на коте 你好",
+                                        "|", "one<|endoftext|>two", "|", "<|endoftext|>", NULL };
+    static const char *const marks[] = { a_text, "|", "one", "|", "two\n", "|", NULL };
+    static const char *const jsonl[] = { "|", "the \"cat\"\n", "|", "ко", NULL };
+    static const char *const unmarked[] = { "one", "|", "two\n", "|", a_text, "|", a_text, NULL };
+    const char *const texts[] = { IN_SCRATCH("a.txt"), IN_SCRATCH("empty.txt"), IN_SCRATCH("b.txt") };
+    const char *const other[] = { texts[1], texts[2], texts[0], texts[0] }, *const json[] = { IN_SCRATCH("c.jsonl") };
+    const struct { DocumentKind kind; const char *const *parts, *const *texts; int count; } cases[] = {
+        { DOCUMENT_FILE, file, texts, 3 }, { DOCUMENT_LINE, line, texts, 3 }, { DOCUMENT_MARK, marks, texts, 3 },
+        { DOCUMENT_MARK, unmarked, other, 4 }, { DOCUMENT_JSONL, jsonl, json, 1 },
+    };
+    put_text(texts[0], a_text);
+    put_text(texts[1], "");
+    put_text(texts[2], b_text);
+    put_text(json[0], "\xef\xbb\xbf{\"body\": \"the \\\"cat\\\"\\n\", \"id\": NaN}\n \t\r\n"
+                      "{\"id\": [], \"body\": \"\\u043a\\u043e\"}\r\n{\"body\":\"\"}\n");
+    for (int i = 0; i < 2 * COUNT(cases); i++) {
+        int32_t want[256];
+        const size_t count = ids_of(cases[i / 2].parts, want);
+        char *dir = IN_SCRATCH("kind-%d", i);
+        write_shards(cases[i / 2].texts, cases[i / 2].count, cases[i / 2].kind, dir, 0, i % 2 ? 5 : 1000);
+        expect_shards(STRING("%s/train_*.bin", dir), want, count);
+    }
+}
+
+/* Train and val together are the whole text, encoded in parts on all cores; val has its share of the bytes. */
+TEST(validation_is_the_last_part) {
+    enum { SIZE = 3000000 };
+    const char *path = put_long_text("long.txt", SIZE), *text = text_of(path);
+    int32_t *want = new_array(SIZE + 1, sizeof *want);
+    size_t count = ids_of((const char *const[]){ "|", text, NULL }, want);
+    write_shards(&path, 1, DOCUMENT_FILE, IN_SCRATCH("split"), 0.01, 100000);
+    Tokens *train = tokens_open(IN_SCRATCH("split/train_*.bin"));
+    size_t first = (size_t)tokens_count(train);
+    expect_shards(IN_SCRATCH("split/train_*.bin"), want, first);
+    expect_shards(IN_SCRATCH("split/val_*.bin"), want + first, count - first);
+    double share = (double)(count - first) / (double)count;
+    EXPECT(fabs(share - 0.01) < 0.001, "val has %g of the tokens", share);
+    tokens_close(train);
+    expect_fails("exists: want an --out without shards", run_job, &(Job){ .path = path, .dir = IN_SCRATCH("split") });
+    char *beside = test_keep(corpus_val_beside(IN_SCRATCH("split/train_*.bin")));
+    EXPECT(!strcmp(beside, IN_SCRATCH("split/val_*.bin")) && !corpus_val_beside(IN_SCRATCH("kind-0/train_*.bin")) &&
+           !corpus_val_beside(path), "%s", beside);
+}
+
+/* A line of 5 MB, more than a batch with its values, is encoded in parts, but not divided: the first of two is training
+   data. */
+TEST(a_line_is_not_divided) {
+    enum { SIZE = 5000000 };
+    const char *path = IN_SCRATCH("two.jsonl"), *line = STRING("{\"body\": \"%0*d\"}\n", SIZE, 7);
+    char *text = strchr(line, '0'), *end = strchr(text, '"');
+    for (char *c = text; c < end; c++) *c = "the bako, ti "[(c - text) * 7 % 13];
+    put_text(path, STRING("%s%s", line, line));
+    int32_t *want = new_array(SIZE + 1, sizeof *want);
+    const size_t count = ids_of((const char *const[]){ "|", STRING("%.*s", (int)(end - text), text), NULL }, want);
+    write_shards(&path, 1, DOCUMENT_JSONL, IN_SCRATCH("two"), 0.9, 10000000);
+    expect_shards(IN_SCRATCH("two/train_*.bin"), want, count);
+    expect_shards(IN_SCRATCH("two/val_*.bin"), want, count);
+}
+
 static void open_texts(void *path) {
     const char *const *paths = &(const char *){ path };
     Texts t = texts_open(paths, 1, DOCUMENT_JSONL, "body");
@@ -282,7 +282,7 @@ static void check_lines(void *text) {
 }
 
 /* A mark behind the first MiB, and a NUL in it; as bytes and as tokens. Other encodings are refused as tokens. */
-static void notices(void) {
+TEST(notices) {
     char *path = put_long_text("noticed.txt", 2000000), *text = STRING("%s", text_of(path));
     memcpy(text + 1900000, "<|endoftext|>", 13);
     memcpy(text, "\xef\xbb\xbf", 3);
@@ -305,7 +305,7 @@ static void notices(void) {
     }
 }
 
-static void refused_texts(void) {
+TEST(refused_texts) {
     static const struct { const char *text; int size; const char *want; } cases[] = {
         { "\xff\xfe" "a\0b\0", 6, "this is a text in UTF-16 (iconv -f UTF-16 -t UTF-8 converts it), want a text" },
         { "O\0n\0c\0e\0 \0a\0", 12, "every second byte is often NUL: is it UTF-16" },
@@ -324,7 +324,7 @@ static void refused_texts(void) {
     }
 }
 
-static void cached_tokens(void) {
+TEST(cached_tokens) {
     TextFormat as_lines = as_file;
     as_lines.documents = DOCUMENT_LINE;
     char *path = IN_SCRATCH("data.txt"), *caches = IN_SCRATCH("data.txt.tokens-*.bin");
@@ -362,7 +362,7 @@ static void cached_tokens(void) {
 }
 
 /* Files: beside the text, in the other directory. Root may write everywhere. */
-static void tokens_of_a_read_only_text(void) {
+TEST(tokens_of_a_read_only_text) {
     static const struct { int in_memory, mode, other_mode, beside, in_other; } cases[] = {
         { 1, 0777, 0777, 0, 0 }, { 1, 0555, 0777, 0, 0 }, { 0, 0555, 0555, 0, 0 }, { 0, 0555, 0777, 0, 1 },
         { 1, 0555, 0555, 0, 1 }, { 0, 0777, 0777, 1, 1 } };
@@ -406,7 +406,7 @@ static void flip(const char *path, long at) {
 }
 
 /* Cut, or with another bit in any byte; also after it was opened, as shards are not looked at before. */
-static void a_damaged_cache_is_made_again(void) {
+TEST(a_damaged_cache_is_made_again) {
     static const off_t sizes[] = { 0, 5, 1024, 1030 };
     int32_t want[256];
     const size_t count = ids_of((const char *const[]){ "|", a_text, NULL }, want);
@@ -426,7 +426,7 @@ static void a_damaged_cache_is_made_again(void) {
 }
 
 /* Ids of more than 16 bits: shards of uint32, of another version. */
-static void a_cache_of_wide_ids_is_found_again(void) {
+TEST(a_cache_of_wide_ids_is_found_again) {
     static unsigned char byte[256];
     BpeVocabulary v = { .V = (1 << 16) + 1, .token = calloc((1 << 16) + 1, sizeof *v.token), .end_of_text = -1 };
     for (int i = 0; i < 256; i++) {
@@ -446,7 +446,7 @@ static void a_cache_of_wide_ids_is_found_again(void) {
 }
 
 /* A pattern such as many-* matches the cache of an earlier run, and the leftovers of a killed one. */
-static void a_pattern_leaves_the_cache_out(void) {
+TEST(a_pattern_leaves_the_cache_out) {
     char *pattern = IN_SCRATCH("many-*");
     put_text(IN_SCRATCH("many-a.txt"), a_text);
     put_text(IN_SCRATCH("many-b.txt"), a_text);
@@ -468,20 +468,7 @@ int main(void) {
     scratch_open();
     as_file = (TextFormat){ .tokenizer = tokenizer_open("test/reference/bpe"), .field = "text" };
     bpe = tokenizer_bpe(as_file.tokenizer);
-    RUN(nothing_stays_of_a_failure);        /* first: OpenMP's threads do not survive the fork */
-    RUN(two_that_write_do_not_mix);
-    RUN(an_incomplete_set_is_refused_and_replaced);
-    RUN(shards_have_their_tokenizer);
-    RUN(kinds_of_documents);
-    RUN(refused_texts);
-    RUN(notices);
-    RUN(cached_tokens);
-    RUN(tokens_of_a_read_only_text);
-    RUN(a_damaged_cache_is_made_again);
-    RUN(a_cache_of_wide_ids_is_found_again);
-    RUN(a_pattern_leaves_the_cache_out);
-    RUN(validation_is_the_last_part);
-    RUN(a_line_is_not_divided);
+    test_all();
     tokenizer_close(as_file.tokenizer);
     return test_close();
 }
