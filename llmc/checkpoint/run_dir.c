@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fnmatch.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -158,17 +157,13 @@ static char *link_best(const RunDir *dir, int64_t step) {
 
 static void remove_checkpoint(void *path) { checkpoint_remove(path); }
 
-/* Removes step-N.partial of this process, and of processes of this host that have ended. */
+/* Removes every step-N.partial: with a lock also those that a kill has left. */
 static void remove_partials(const RunDir *dir) {
     char why[FAIL_LENGTH] = "";
     DIR *directory = opendir(dir->path);
     for (struct dirent *entry; directory && (entry = readdir(directory)); ) {
-        const char *tail = strstr(entry->d_name, ".partial"), *pid = tail ? strrchr(tail, '-') : NULL;
-        if (!tail || step_of(entry->d_name, tail) < 0) continue;
-        const int is_ended = pid && !strncmp(tail, dir->partial, (size_t)(pid + 1 - tail)) &&
-                             kill(atoi(pid + 1), 0) && errno == ESRCH;
-        if (is_ended || !strcmp(tail, dir->partial))
-            fails(remove_checkpoint, path_of(dir->path, entry->d_name).text, why);
+        if (step_of(entry->d_name, dir->partial) < 0) continue;
+        fails(remove_checkpoint, path_of(dir->path, entry->d_name).text, why);
     }
     if (directory) closedir(directory);
     REQUIRE(!*why, "%s", why);

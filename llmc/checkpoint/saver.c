@@ -44,8 +44,7 @@ static int complete(Saver *s, void (*write)(void *)) {
     char why[FAIL_LENGTH] = "", unclean[FAIL_LENGTH] = "";
     const int failed = fails(write, s, why);
     fails(failed ? remove_partial : clean, s, unclean);
-    if (!failed && strcmp(unclean, s->unclean)) memcpy(why, unclean, sizeof why);
-    memcpy(s->unclean, unclean, sizeof unclean);
+    if (!failed) memcpy(why, unclean, sizeof why);
     s->message[0] = 0;
     if (*why) snprintf(s->message, sizeof s->message, "step %lld is %s %.1900s", (long long)s->snapshot.state.step,
                        failed && write == write_snapshot ? "not saved:" : "saved, but", why);
@@ -114,12 +113,7 @@ BestLoss saver_best(const Saver *s, BestLoss best) {
 }
 
 void saver_save(Saver *s, const TrainState *state) {
-    const double start = seconds_now();
     saver_finish(s);
-    const double waited = seconds_now() - start;
-    if (waited > 0.1)
-        print_line(stdout, "step %lld: waited %.1f s for the checkpoint before: the disk is slower than "
-                   "--save-every, or --val-every while val loss falls", (long long)state->step, waited);
     if (s->dir) report_sync(s->report);
     s->state = *state;
     if (s->dir && state->val.best.step != state->step) s->state.val.best = s->best;

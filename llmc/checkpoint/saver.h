@@ -23,7 +23,6 @@ typedef struct {
     int              running;              /* 1: the members below belong to the thread */
     int              failed;               /* the last save failed */
     char             message[FAIL_LENGTH]; /* error of the last save, "" = none: "step 20 is not saved: ..." */
-    char             unclean[FAIL_LENGTH]; /* error of the last run_dir_clean, which is reported once */
     double           seconds;              /* duration of the save */
 } Saver;
 

@@ -290,7 +290,7 @@ void gpt_logits(GPT *m, int64_t token, float *logits) {
     device_download(logits, row.data, (size_t)m->config.V * sizeof *logits);
 }
 
-int gpt_find_nonfinite(const GPT *m, char name[96], TensorStats *stats) {
+int gpt_find_nonfinite(const GPT *m, char name[96]) {
     const struct { const char *what; const TensorTable *table; } lists[] = {
         { "parameter", comm_size > 1 ? &m->params.table : &m->master.table },
         { "activation", &m->acts.table }, { "gradient of", &m->grads.table } };
@@ -299,8 +299,8 @@ int gpt_find_nonfinite(const GPT *m, char name[96], TensorStats *stats) {
         for (int i = 0; i < table->count; i++) {
             const TensorEntry *entry = &table->entry[k == 2 ? table->count - 1 - i : i];
             if (!entry->watched) continue;
-            *stats = tensor_stats(*entry->field);
-            if (stats->nan_count + stats->inf_count == 0) continue;
+            const TensorStats stats = tensor_stats(*entry->field);
+            if (stats.nan_count + stats.inf_count == 0) continue;
             snprintf(name, 96, "%s %s", lists[k].what, entry->name);
             return 1;
         }

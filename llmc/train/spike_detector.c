@@ -62,13 +62,10 @@ char *skipped_step_text(const SpikeDetector *d, int64_t step, StepResult result,
         return format_string("step %lld: loss %.4g (limit %.4g), gradient norm %.4g (limit %.4g): not applied%s",
                              (long long)step, stats->loss, stats->loss_limit, stats->norm, stats->norm_limit,
                              d->spikes < SPIKE_STEPS_MAX ? "" : "; the next update is applied after so many in a row");
-    char name[96], rest[64] = "";
-    TensorStats t;
-    if (!gpt_find_nonfinite(model, name, &t))
+    char name[96];
+    if (!gpt_find_nonfinite(model, name))
         return format_string("step %lld: loss %g, gradient norm %g, whose square overflows: not applied",
                              (long long)step, stats->loss, stats->norm);
-    if (t.min <= t.max) snprintf(rest, sizeof rest, ", the rest in %.3g .. %.3g", t.min, t.max);
-    return format_string("step %lld: loss %g, gradient norm %g: not applied. First non-finite tensor: %s (%lld NaN, "
-                         "%lld infinite%s)", (long long)step, stats->loss, stats->norm, name, (long long)t.nan_count,
-                         (long long)t.inf_count, rest);
+    return format_string("step %lld: loss %g, gradient norm %g: not applied. First non-finite tensor: %s",
+                         (long long)step, stats->loss, stats->norm, name);
 }

@@ -79,7 +79,7 @@ wild="$wild --dtype f32 --lr 1e6 --min-lr 1e6 --warmup 5 --clip 0 --weight-decay
 refuses "not applied. First non-finite tensor: activation h.0." "$gpt" $wild --out none
 is "lines before" "$(grep -c 'not applied' "$dir/refuse.out")" 0
 refuses "10 such steps without an update between them" "$gpt" $wild --on-nan skip --out "$dir/wild" --save-every 1
-line='^step [0-9]*: loss .*, gradient norm .*: not applied. First non-finite tensor: .* NaN, '
+line='^step [0-9]*: loss .*, gradient norm .*: not applied. First non-finite tensor: '
 is "lines before" "$(grep -c "$line" "$dir/refuse.out")" 9
 is "of them with -nan" "$(grep -c -e -nan "$dir/refuse.out")" 0
 last=$(last_step "$dir/wild")
