@@ -165,8 +165,7 @@ static void validate(Run *run) {
     if (e.first) corpus->val_floor = NAN;    /* that of the whole text */
     report_validation(&run->report, &(ValidationReport){ .step = state->step, .loss = e.loss, .first = e.first,
                       .floor = corpus->val_floor, .targets_per_byte = e.targets_per_byte });
-    const int is_of_saved = state->step != run->resume.state.step || !run->resume.validates_other;
-    if (is_of_saved) saver_validated(&run->saver, state);       /* else by options that the checkpoint does not have */
+    saver_validated(&run->saver, state);
 }
 
 /* Fails when the val loss is below the floor, once the running save is complete. */
@@ -198,7 +197,7 @@ static void open_outputs(Run *run) {
                           .snapshot = { .options = run->options, .tokenizer = run->tokenizer,
                                         .train = data_id(run->corpus.train), .val = data_id(run->corpus.val) } };
     saver_open(&run->saver, run->resume.checkpoint ? state : NULL);
-    if (run->resume.checkpoint && validation_due(run)) {        /* a stop or a kill has cut it short */
+    if (run->resume.checkpoint && validation_due(run)) {        /* one that followed the save */
         validate(run);
         require_no_leak(run);
     }

@@ -15,12 +15,11 @@
 
 static const char CONFIG[] = "config.json", MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors";
 static const char STATE[] = "state.json", CHOICES[] = "choices.txt", INDEX[] = "model.safetensors.index.json";
-static const char CHECKSUMS[] = "checksums.xxh64", VALIDATION[] = "validation.json";
-static const char VALIDATION_NEW[] = "validation.json.new", TOKENIZER_CONFIG[] = "tokenizer_config.json";
+static const char CHECKSUMS[] = "checksums.xxh64", TOKENIZER_CONFIG[] = "tokenizer_config.json";
 
-static const char *const names[] = {        /* all files of a checkpoint; the last four are of earlier versions */
-    CONFIG, MODEL, OPTIMIZER, STATE, CHOICES, "tokenizer.json", TOKENIZER_CONFIG, CHECKSUMS, VALIDATION,
-    VALIDATION_NEW, "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+static const char *const names[] = {        /* all files of a checkpoint; the last five are of earlier versions */
+    CONFIG, MODEL, OPTIMIZER, STATE, CHOICES, "tokenizer.json", TOKENIZER_CONFIG, CHECKSUMS, "validation.json",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
 };
 enum { NAMES = sizeof names / sizeof *names, CHECKED = 5, TOKENIZER_FILE = 5 };
 
@@ -153,7 +152,7 @@ enum { COUNT_MAX = INT64_C(1) << 62 };      /* a run adds to it without overflow
 #define WRITE_COUNT(key, member, max) fprintf(file, "\"%s\": %lld, ", key, (long long)state->member);
 #define READ_COUNT(key, member, max) state->member = json_integer(json_member(json, key, JSON_ANY), 0, max);
 
-/* What a validation changes: members of state.json, or all of validation.json. */
+/* What a validation changes. */
 static void write_validation(FILE *file, const TrainState *state) {
     fprintf(file, "  \"val_step\": %lld,\n  \"val_loss\": ", (long long)state->val_step);
     fprintf(file, isfinite(state->val_loss) ? "%.17g" : "null", state->val_loss);
@@ -223,10 +222,6 @@ TrainState checkpoint_load_state(const char *checkpoint) {
     const int norms = read_reals(json, "window_log_norm", state->spikes.log_norm);
     REQUIRE(norms == state->spikes.count, "%s: \"window_log_norm\" has %d numbers, want %d as in \"window_loss\"",
             json->where, norms, state->spikes.count);
-    json_free(json);
-    if (!dir_has_file(checkpoint, VALIDATION)) return loaded;
-    json = json_open(path_of(checkpoint, VALIDATION).text);
-    read_validation(json, state);
     json_free(json);
     return loaded;
 }
@@ -305,16 +300,6 @@ void checkpoint_write(const char *dir, const Snapshot *s) {
     write_text(dir, CHECKSUMS, format_string("%s%s%s%s%s", line[0].text, line[1].text, line[2].text, line[3].text,
                                              line[4].text));
     directory_sync(dir);
-}
-
-void checkpoint_write_validation(const char *dir, const TrainState *state) {
-    const Path path = path_of(dir, VALIDATION), new = path_of(dir, VALIDATION_NEW);
-    FILE *file = file_create(new.text);
-    fputs("{\n", file);
-    write_validation(file, state);
-    fputs("\n}\n", file);
-    file_close_durably(file, new.text);
-    file_rename(new.text, path.text);
 }
 
 void checkpoint_remove(const char *dir) {

@@ -7,7 +7,6 @@
      state.json             TrainState, the identity of the data, the options that a resume compares
      choices.txt            the choices of kernels/autotune.h; none where nothing was measured
      checksums.xxh64        XXH64 of the files above, for `xxhsum -c checksums.xxh64`
-     validation.json        of a validation that followed the save: what it changed in state.json
      tokenizer.json, tokenizer_config.json      of a tokenizer of bytes or a BPE
 
    A model of another program has no state.json and no checksums. llmc/checkpoint/run_dir.h makes writes atomic. */
@@ -51,9 +50,6 @@ typedef struct {
    or moment is a NaN or an infinity. */
 void checkpoint_write(const char *dir, const Snapshot *snapshot);
 
-/* Adds validation.json to the checkpoint of that step, atomically. */
-void checkpoint_write_validation(const char *dir, const TrainState *state);
-
 /* Removes the files that checkpoint_write wrote, then the directory unless it holds other files, which are never
    removed. dir a link: removes the link. A directory that does not exist is not an error. */
 void checkpoint_remove(const char *dir);
@@ -77,7 +73,7 @@ void       checkpoint_load_choices(const char *checkpoint);
 void       checkpoint_load_model(const char *checkpoint, GPT *model);
 /* Moments, and the number of updates. */
 void       checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, GPT *model, Optimizer *optimizer);
-TrainState checkpoint_load_state(const char *checkpoint);   /* with validation.json */
+TrainState checkpoint_load_state(const char *checkpoint);
 Json      *checkpoint_open_state(const char *checkpoint);   /* state.json: also "train", "val" (DataId), "settings" */
 
 #endif

@@ -137,11 +137,12 @@ void resume_check_data(Resume *r, const Corpus *corpus, Option *table) {
     }
     const int64_t step = r->state.val.best.step;
     const Path out = file_parent(r->checkpoint), best = run_dir_checkpoint(&(RunDir){ .path = out.text }, step);
-    r->validates_other = !is_val || is_changed(r->json, table, "val-tokens");
-    if (!step || (!r->validates_other && !checkpoint_missing_file(best.text, 1))) return;
-    print_line(stdout, "the best so far, step %lld, does not count: %s", (long long)step,
-               r->validates_other ? "it was validated on other data" : "its checkpoint is gone");
+    const int is_other = !is_val || is_changed(r->json, table, "val-tokens");
+    if (!step || (!is_other && !checkpoint_missing_file(best.text, 1))) return;
     r->state.val = (ValHistory){0};
+    if (!is_other && run_dir_best(out.text) == r->state.step) return;   /* its validation is repeated, and was better */
+    print_line(stdout, "the best so far, step %lld, does not count: %s", (long long)step,
+               is_other ? "it was validated on other data" : "its checkpoint is gone");
 }
 
 void resume_load(const Resume *r, GPT *model, Optimizer *optimizer) {

@@ -11,7 +11,6 @@ typedef struct {
     Json       *json;           /* not freed: text options point into it */
     TrainState  state;
     char       *changes;        /* options with another value: "--lr 1e-3 -> 5e-4, --seed 1 -> 2"; NULL = none */
-    int         validates_other;        /* validation data or --val-tokens are not the checkpoint's */
 } Resume;
 
 /* Chooses the run directory, verifies its newest checkpoint, and adopts its options. Fails if there are only incomplete

@@ -27,8 +27,7 @@ static int64_t step_of(const char *name, const char *tail) {
     return strcmp(path_of(".", name).text, step_path(".", step, tail).text) ? -1 : step;
 }
 
-/* The step of the checkpoint that OUT/best names; -1 = none. */
-static int64_t linked_step(const char *out) {
+int64_t run_dir_best(const char *out) {
     char target[64] = "";
     return readlink(path_of(out, "best").text, target, sizeof target - 1) < 0 ? -1 : step_of(target, "");
 }
@@ -133,11 +132,6 @@ void run_dir_write(const RunDir *dir, const Snapshot *snapshot) {
     file_rename(partial.text, step.text);
 }
 
-void run_dir_write_validation(const RunDir *dir, const TrainState *state) {
-    require_unmoved(dir);
-    checkpoint_write_validation(run_dir_checkpoint(dir, state->step).text, state);
-}
-
 /* Makes OUT/best, by a rename, a link to the existing checkpoint of that step, 0 = none. Returns an error, a new
    string; NULL = none. */
 static char *link_best(const RunDir *dir, int64_t step) {
@@ -145,7 +139,7 @@ static char *link_best(const RunDir *dir, int64_t step) {
     struct stat info;
     if (!step) return NULL;
     int error = unlink(new.text) && errno != ENOENT ? errno : 0;
-    if (!error && linked_step(dir->path) == step) return NULL;
+    if (!error && run_dir_best(dir->path) == step) return NULL;
     if (!lstat(best.text, &info) && !S_ISLNK(info.st_mode))
         return format_string("%s is not a link and stays as it is: move it away", best.text);
     if (!error && (symlink(step_path(".", step, "").text + strlen("./"), new.text) || rename(new.text, best.text)))
@@ -172,7 +166,7 @@ static void remove_partials(const RunDir *dir) {
 /* Unless it is the best, or the .partial of an earlier removal has files of a user. */
 static void remove_step(const RunDir *dir, int64_t best, int64_t step) {
     const Path path = step_path(dir->path, step, ""), partial = step_path(dir->path, step, dir->partial);
-    if (step == best || step == linked_step(dir->path) || file_exists(partial.text)) return;
+    if (step == best || step == run_dir_best(dir->path) || file_exists(partial.text)) return;
     file_rename(path.text, partial.text);
     checkpoint_remove(partial.text);
 }
@@ -208,7 +202,7 @@ void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
 
 /* *checkpoint: the newest of a run; becomes the one that OUT/best links to, if there is one. */
 static void pick_best(const char *out, int64_t newest, Path *checkpoint, char **note) {
-    const Path best = step_path(out, linked_step(out), "");
+    const Path best = step_path(out, run_dir_best(out), "");
     const int has_best = !checkpoint_missing_file(best.text, 0), is_newest = !strcmp(best.text, checkpoint->text);
     if (has_best) *checkpoint = best;
     *note = !has_best || is_newest

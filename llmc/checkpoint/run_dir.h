@@ -21,14 +21,13 @@ RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run
 /* Makes and locks the directory unless it is locked. */
 void run_dir_open(RunDir *dir);
 
-Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */
+Path    run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */
+int64_t run_dir_best(const char *out);      /* the step of the checkpoint that OUT/best names; -1 = none */
 
 /* Writes OUT/step-N; durable when the call returns. Replaces one that lacks files for a resume; fails where there is a
    complete one, or a file of a user in it. Fails when OUT was moved or removed since it was locked, as the next two
    do. */
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
-
-void run_dir_write_validation(const RunDir *dir, const TrainState *state);     /* into OUT/step-N, which exists */
 
 /* Removes what this run or one that has ended left in step-N.partial. Then, unless state is NULL, OUT/best becomes a
    link to the checkpoint of the best; of the complete ones up to state->step are removed the outdated best, and if

@@ -31,30 +31,22 @@ static void *pinned_alloc(size_t bytes) {
 /* ---- In the thread, which uses only the saver and the files */
 
 static void write_snapshot(void *saver) { run_dir_write(((Saver *)saver)->dir, &((Saver *)saver)->snapshot); }
-static void write_validation(void *saver) {
-    run_dir_write_validation(((Saver *)saver)->dir, &((Saver *)saver)->snapshot.state);
-}
 static void clean(void *saver) {
     run_dir_clean(((Saver *)saver)->dir, &((Saver *)saver)->snapshot.state, ((Saver *)saver)->keep);
 }
 static void remove_partial(void *saver) { run_dir_clean(((Saver *)saver)->dir, NULL, 0); }
 
-/* Writes with `write`; then OUT/best names the best, and older checkpoints are removed. Returns 0 if write fails. */
-static int complete(Saver *s, void (*write)(void *)) {
-    char why[FAIL_LENGTH] = "", unclean[FAIL_LENGTH] = "";
-    const int failed = fails(write, s, why);
-    fails(failed ? remove_partial : clean, s, unclean);
-    if (!failed) memcpy(why, unclean, sizeof why);
-    s->message[0] = 0;
-    if (*why) snprintf(s->message, sizeof s->message, "step %lld is %s %.1900s", (long long)s->snapshot.state.step,
-                       failed && write == write_snapshot ? "not saved:" : "saved, but", why);
-    return !failed;
-}
-
+/* Then OUT/best names the best, and older checkpoints are removed. */
 static void *save(void *saver) {
     Saver *s = saver;
     const double start = seconds_now();
-    s->failed = !complete(s, write_snapshot);
+    char why[FAIL_LENGTH] = "", ignored[FAIL_LENGTH];
+    s->failed = fails(write_snapshot, s, why);
+    if (s->failed) fails(remove_partial, s, ignored);
+    else           fails(clean, s, why);
+    s->message[0] = 0;
+    if (*why) snprintf(s->message, sizeof s->message, "step %lld is %s %.1900s", (long long)s->snapshot.state.step,
+                       s->failed ? "not saved:" : "saved, but", why);
     s->seconds = seconds_now() - start;
     return NULL;
 }
@@ -71,18 +63,18 @@ void saver_open(Saver *s, const TrainState *saved) {
     fails(clean, s, ignored);
 }
 
-/* The validation of the last save, which is complete. */
-static void add_validation(Saver *s) {
+/* After a validation of the last save, which is complete. */
+static void update_best(Saver *s) {
+    char why[FAIL_LENGTH];
     s->snapshot.state = s->state;
     s->best = s->state.val.best;
-    complete(s, write_validation);
-    if (*s->message) report_warning(s->report, "%s", s->message);
+    if (fails(clean, s, why)) report_warning(s->report, "%s", why);
 }
 
 void saver_validated(Saver *s, const TrainState *state) {
     if (s->state.step != state->step) return;
     s->state = *state;
-    if (s->dir && !s->running && !s->failed) add_validation(s);
+    if (s->dir && !s->running && !s->failed) update_best(s);
 }
 
 /* Called after the thread has ended. */
@@ -93,7 +85,7 @@ static void report_result(Saver *s) {
     if (s->failed) return;
     s->best = s->snapshot.state.val.best;
     report_checkpoint(s->report, step, run_dir_checkpoint(s->dir, step).text, s->seconds);
-    if (s->state.val_step != s->snapshot.state.val_step) add_validation(s);
+    if (s->state.val_step != s->snapshot.state.val_step) update_best(s);
 }
 
 void saver_poll(Saver *s) {

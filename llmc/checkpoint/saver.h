@@ -38,8 +38,8 @@ void saver_open(Saver *saver, const TrainState *saved);
    moves OUT/best. All ranks call it; those without dir only give their slices. */
 void saver_save  (Saver *saver, const TrainState *state);
 
-/* Adds a validation to the checkpoint of state->step, the last that was saved: when that is complete, writes
-   validation.json and moves OUT/best. */
+/* After a validation of state->step, which is in no file: moves OUT/best as soon as the last save is complete, if that
+   is of this step. */
 void saver_validated(Saver *saver, const TrainState *state);
 void saver_poll  (Saver *saver);       /* reports the error of a finished save, without waiting */
 void saver_finish(Saver *saver);       /* waits, reports */
