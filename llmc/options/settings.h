@@ -1,8 +1,8 @@
 /* settings.h - The options of train_gpt. Every option is declared once, in this table: it makes the field of Settings,
    the row that the parser and --help read (options.h), and the entry in settings.txt and in checkpoints. The option's
    name is the field's with '-' for '_'; role is OptionRole; the last string has its names in nanoGPT, llm.c,
-   HuggingFace's Trainer, Lightning and torchrun, which are not accepted: the error message names the option, and ends
-   with a command of the same values; those that count in other units are an ANSWER. */
+   HuggingFace's Trainer and torchrun, which are not accepted: the error message names the option, and ends with a
+   command of the same values; those that count in other units are an ANSWER. */
 #ifndef LLMC_SETTINGS_H
 #define LLMC_SETTINGS_H
 #include "options.h"
@@ -76,13 +76,12 @@
       "n-embd n-embed embed-dim hidden-size d-model") \
     X(INTEGER, context,          "0",       RANGE(0, 1 << 24),  KEPT, \
       "tokens of a sequence, at most; 0 = 256, or 1024 from d12 up", \
-      "-t block-size sequence-length seq-length seq-len max-seq-length max-seq-len context-length context-size " \
-      "n-ctx n-positions max-position-embeddings") \
+      "-t block-size sequence-length seq-length seq-len max-seq-length max-seq-len context-length n-ctx n-positions") \
     X(INTEGER, vocab,            "0",       RANGE(0, 1 << 24),  KEPT, \
       "vocabulary; 0 = 256 (bytes), the tokenizer's, 50257 for shards", "vocab-size") \
     X(CHOICE,  dtype,            "auto",    CHOICES("auto|" DTYPE_NAMES), KEPT, \
       "auto = bf16 on a GPU, f32 on a CPU", \
-      "bf16 fp16 bf16-full-eval precision mixed-precision amp half torch-dtype") \
+      "bf16 fp16 precision mixed-precision amp torch-dtype") \
     X(CHOICE,  matmul_dtype,     "bf16",    CHOICES("bf16|fp8"), KEPT, \
       "of the blocks in training steps; bf16 = as --dtype; fp8: recent GPUs", "fp8") \
     X(CHOICE,  attention,        "auto",    CHOICES("auto|flash|naive"), KEPT, \
@@ -96,13 +95,11 @@
     \
     T(TITLE("Training")) \
     X(INTEGER, steps,            "2000",    RANGE(0, 1e12),     KEPT, "updates", \
-      "-x max-iters max-steps num-steps num-iterations train-steps max-train-steps total-steps n-steps iters " \
-      "iterations") \
+      "-x max-iters max-steps num-steps num-iterations train-steps max-train-steps total-steps iterations") \
     X(INTEGER, batch,            "16",      RANGE_OR_AUTO(1, 1 << 20), KEPT, \
       "sequences of a micro-batch; auto = the largest that fits, up to --total-batch or else 64Ki tokens, on a CPU " \
       "up to 16", \
-      "-b batch-size train-batch-size micro-batch-size device-batch-size per-device-train-batch-size " \
-      "per-gpu-train-batch-size batchsize batch-sizes bs auto-find-batch-size auto-scale-batch-size") \
+      "-b batch-size train-batch-size micro-batch-size device-batch-size per-device-train-batch-size batchsize bs") \
     X(INTEGER, total_batch,      "0",       RANGE(0, 1e12),     KEPT, \
       "tokens of an update, from several micro-batches; 0 = from one", \
       "-d total-batch-size") \
@@ -125,11 +122,10 @@
     X(REAL,    beta2,            "0.95",    RANGE(0, 0.999999), KEPT, "of AdamW", "adam-beta2") \
     X(REAL,    eps,              "1e-8",    RANGE(1e-12, 1),     KEPT, "of AdamW", "adam-epsilon adam-eps epsilon") \
     X(REAL,    clip,             "1",       RANGE(0, 1e9),      KEPT, "maximum gradient norm; 0 = no clipping", \
-      "grad-clip max-grad-norm clip-grad clip-grad-norm gradient-clip-val gradient-clipping max-norm") \
+      "grad-clip max-grad-norm clip-grad gradient-clipping") \
     X(REAL,    dropout,          "0",       RANGE(0, 0.95),     KEPT, \
       "rate of dropout in training; 0.2 is usual for small data", \
-      "dropout-rate dropout-prob drop-rate attn-pdrop attn-dropout attention-probs-dropout-prob resid-pdrop " \
-      "resid-dropout hidden-dropout hidden-dropout-prob embd-pdrop embd-dropout embed-dropout") \
+      "dropout-rate dropout-prob attn-pdrop attn-dropout resid-pdrop resid-dropout embd-pdrop embd-dropout") \
     X(CHOICE,  on_nan,           "stop",    CHOICES("stop|skip"), KEPT, \
       "after a NaN or infinity; the update is not applied", "") \
     X(REAL,    skip_spikes,      "0",       RANGE(0, 1e6),      KEPT, \
@@ -144,8 +140,7 @@
     T(TITLE("Validation, log, checkpoints, samples")) \
     X(INTEGER, val_every,        "250",     RANGE(0, 1e12),     KEPT, \
       "steps between validations; 0 = only at the end", \
-      "-v eval-interval eval-every eval-steps eval-strategy evaluation-strategy val-interval val-loss-every " \
-      "validation-steps val-check-interval") \
+      "-v eval-interval eval-every eval-steps eval-strategy val-interval val-loss-every validation-steps") \
     X(INTEGER, val_tokens,       "1048576", RANGE(0, 1e15),     KEPT, "validate on the first N tokens; 0 = all", \
       "") \
     X(INTEGER, log_every,        "0",       RANGE(0, 1e12),     FREE, \
@@ -153,8 +148,7 @@
       "log-interval log-steps log-freq logging-steps logging-interval log-every-n-steps -lg") \
     X(INTEGER, save_every,       "1000",    RANGE(0, 1e12),     KEPT, \
       "steps between checkpoints; 0 = only the best and the last", \
-      "-n save-interval save-steps save-strategy checkpoint-interval checkpoint-every " \
-      "checkpointing-steps ckpt-interval") \
+      "-n save-interval save-steps save-strategy checkpoint-interval checkpoint-every") \
     X(INTEGER, early_stop,       "0",       RANGE(0, 1e12),     KEPT, \
       "stop after N validations without a new best val loss; 0 = never", "early-stopping early-stopping-patience") \
     X(INTEGER, keep,             "0",       RANGE(0, 1e12),     KEPT, \
@@ -183,7 +177,7 @@
       "nproc-per-node nproc num-processes num-gpus n-gpus n-gpu ngpus devices multi-gpu -pn") \
     X(INTEGER, context_parallel, "1",       RANGE(1, 4096),     FREE, \
       "ranks that share a sequence, for contexts too long for a GPU", \
-      "context-parallel-size cp-size sequence-parallel sequence-parallel-size context-parallel-degree") \
+      "context-parallel-size cp-size") \
     X(INTEGER, comm_timeout,     "60",      RANGE(1, 1e6),      FREE, \
       "seconds until a silent rank or stuck collective ends the run", "") \
     X(INTEGER, rendezvous_timeout, "60",      RANGE(1, 1e6),      FREE, "seconds that the ranks wait for each other", \
@@ -201,35 +195,26 @@
     T(CONVERTED("warmup-ratio", "warmup steps", "use --warmup N, with N = its value x --steps")) \
     T(CONVERTED("-q learning-rate-decay-frac final-lr-frac min-lr-ratio", "min-lr lr", \
                 "use --min-lr N, with N = its value x --lr")) \
-    T(CONVERTED("gradient-accumulation-steps grad-accumulation-steps grad-accum-steps accumulate-grad-batches", \
-                "total-batch batch context", "use --total-batch N, in tokens: a micro-batch has --batch x --context")) \
-    T(CONVERTED("global-batch-size", "total-batch context", "use --total-batch N, with N = its value x --context")) \
-    T(CONVERTED("-m eval-iters eval-batches val-max-steps val-steps val-batches limit-val-batches", \
-                "val-tokens batch context", "use --val-tokens N, in tokens: a batch has --batch x --context")) \
-    T(CONVERTED("max-eval-samples", "val-tokens context", "use --val-tokens N, with N = its value x --context")) \
+    T(CONVERTED("gradient-accumulation-steps grad-accum-steps", "total-batch batch context", \
+                "use --total-batch N, in tokens: a micro-batch has --batch x --context")) \
+    T(CONVERTED("-m eval-iters eval-batches val-max-steps", "val-tokens batch context", \
+                "use --val-tokens N, in tokens: a batch has --batch x --context")) \
     T(ANSWER("init-from", "use --init CHECKPOINT to start from weights, --resume to continue a run")) \
     T(ANSWER("tokenize train-tokenizer", "a program of its own, ./tokenize; see ./tokenize --help")) \
-    T(ANSWER("overwrite-output-dir", "a run never overwrites another one; use another --out")) \
-    T(ANSWER("bias rope rotary use-rope activation activation-function hidden-act swiglu rmsnorm qk-norm", \
+    T(ANSWER("bias rope activation swiglu rmsnorm", \
              "the model is GPT-2's, with positions in a table, GELU, layernorm and biases; remove it")) \
-    T(ANSWER("num-train-epochs num-epochs max-epochs n-epochs epochs epoch", \
-             "use --steps; an epoch is the tokens of the data / the tokens of an update")) \
-    T(ANSWER("eval-batch-size val-batch-size per-device-eval-batch-size", "validation uses --batch, remove it")) \
+    T(ANSWER("num-train-epochs epochs", "use --steps; an epoch is the tokens of the data / those of an update")) \
     T(ANSWER("lr-decay-iters lr-decay-steps", "the decay ends with the last of --steps, remove it")) \
-    T(ANSWER("muon use-muon muon-lr matrix-lr muon-weight-decay muon-momentum momentum muon-beta nesterov ns-steps", \
-             "use --optimizer muon, with --lr and --weight-decay; momentum 0.95, Nesterov's step, 5 iterations")) \
-    T(ANSWER("always-save-checkpoint load-best-model-at-end metric-for-best-model save-best save-best-only", \
-             "OUT/best is the checkpoint of the lowest val loss, remove it")) \
-    T(ANSWER("wandb wandb-log wandb-project wandb-run-name report-to run-name tensorboard", \
+    T(ANSWER("muon muon-lr momentum", "use --optimizer muon, with --lr and --weight-decay")) \
+    T(ANSWER("always-save-checkpoint", "OUT/best is the checkpoint of the lowest val loss, remove it")) \
+    T(ANSWER("wandb wandb-log wandb-project wandb-run-name report-to tensorboard", \
              "log.csv and log.jsonl are always written, remove it")) \
-    T(ANSWER("nnodes nodes num-machines node-rank rank local-rank world-size standalone master-addr master-port " \
-             "rdzv-id rdzv-backend rdzv-endpoint -pr -pg -pm -ps -pp -pi -pf", \
+    T(ANSWER("nnodes node-rank master-addr master-port -pr -pg -pm -ps -pp -pi -pf", \
              "torchrun and srun set it by environment variables, remove it; on one machine use --gpus")) \
-    T(ANSWER("device use-cpu no-cuda accelerator", "the build decides, make DEVICE=cpu or DEVICE=cuda; remove it")) \
-    T(ANSWER("-a overfit-single-batch overfit-batches", "not supported, remove it")) \
-    T(ANSWER("compile torch-compile fused tf32 tensorcores -f -w -ge num-workers dataloader-num-workers pin-memory " \
-             "preprocessing-num-workers trust-remote-code do-train do-predict train backend ddp ddp-backend fsdp " \
-             "deepspeed zero-stage -z", "not needed, remove it")) \
+    T(ANSWER("device", "the build decides, make DEVICE=cpu or DEVICE=cuda; remove it")) \
+    T(ANSWER("-a overfit-single-batch", "not supported, remove it")) \
+    T(ANSWER("compile fused tf32 tensorcores -f -w -ge num-workers do-train train backend ddp zero-stage -z", \
+             "not needed, remove it")) \
     T(ANSWER("checkpoint", "--eval RUN and --sample RUN take the best, RUN/step-N takes another; remove it")) \
     T(ANSWER("prompt-file", "use --prompt - < FILE")) \
     T(ANSWER("time-limit max-time max-train-time time timeout", \
