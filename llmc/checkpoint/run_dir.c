@@ -238,21 +238,13 @@ char *run_dir_resolve(const char *path, char **note) {
 
 /* ---- --tokenizer */
 
-/* DIR of --tokenizer has tokenizer files, or is a run directory: then those of its newest model. */
-static Tokenizer open_tokenizer(const char *dir) {
-    char *newest = bpe_has_files(dir) ? NULL : run_dir_find(dir, TO_LOAD, NULL);
-    Tokenizer tokenizer = tokenizer_open(newest ? newest : dir);
-    free(newest);
-    return tokenizer;
-}
-
 Tokenizer tokenizer_choose(const Settings *s, int is_given, const char *from, int V) {
     Tokenizer saved = from ? checkpoint_tokenizer(from, V) : NULL;
     const int is_bpe = saved && tokenizer_bpe(saved);
     if (!s->tokenizer || (is_bpe && !is_given)) return saved;
     REQUIRE(saved != TOKENIZER_BYTES, "--tokenizer %s: the tokens of %s are bytes; want no --tokenizer", s->tokenizer,
             from);
-    Tokenizer named = open_tokenizer(s->tokenizer);
+    Tokenizer named = tokenizer_open(s->tokenizer);
     const int ids = tokenizer_vocabulary(named);
     if (is_bpe) {
         REQUIRE(bpe_fingerprint(tokenizer_bpe(saved)) == bpe_fingerprint(tokenizer_bpe(named)), "--tokenizer %s: not "

@@ -132,11 +132,8 @@ void saver_save(Saver *s, const TrainState *state) {
 void saver_close(Saver *s) {
     if (!s->dir) return;
     saver_finish(s);
-    const int is_there = s->failed && file_has_name(s->dir->lock, s->dir->path);
-    const char *last = is_there ? run_dir_find(s->dir->path, TO_RESUME, NULL) : NULL;
-    REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause; %s%s %s%s",
-            last ? "--resume " : "", shell_word(s->dir->path), last ? "then continues from " : "has no earlier one",
-            last ? last : "");
+    REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause; --resume %s then "
+            "continues from an earlier one, if there is one", shell_word(s->dir->path));
     for (int i = 0; i < STATES; i++) {
         device_unpin(s->snapshot.host[i]);
         free(s->snapshot.host[i]);

@@ -155,15 +155,6 @@ static void set_name(Typed *t, const char *dashes, const char *word) {
     for (char *c = t->name; (c = strchr(c, '_')); ) *c = '-';
 }
 
-/* The words go into the log and into JSON, which are UTF-8. */
-static void check_utf8(const char *word, const char *where) {
-    for (size_t at = 0, length; word[at]; at += length) {
-        length = utf8_length((const unsigned char *)word + at, strnlen(word + at, 4));
-        REQUIRE(length, "%sbyte 0x%02x after '%.*s' is not UTF-8; rename a file of such a name", where,
-                (unsigned char)word[at], (int)at, word);
-    }
-}
-
 /* The value of a line `name = value`, which ends with a zero byte then; NULL = no such line. */
 static char *value_of_line(char *line) {
     char *at = line + strcspn(line, " \t=#"), *value, *end;
@@ -203,7 +194,6 @@ static void set_typed(void *argument) {
     Typed *t = argument;
     char shown[101] = "";
     if (t->line) {
-        check_utf8(t->line, "");
         snprintf(shown, sizeof shown, "%s", t->line);
         t->value = value_of_line(t->line);
     }
@@ -315,11 +305,6 @@ void options_parse(Option *table, const char *positional, const char *config, in
         option->given = 0;
         if (option->name) option_set(option, option->fallback ? option->fallback : "");
         else              option->value = NULL;
-    }
-    for (int i = 1; i < argc; i++) {
-        char where[64];
-        snprintf(where, sizeof where, "word %d of the command line: ", i);
-        check_utf8(argv[i], where);
     }
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL, *equals = strchr(word, '=');

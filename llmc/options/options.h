@@ -35,9 +35,9 @@ typedef struct {
    -v for --version; '_' in a name is '-'. Of an option given twice the later value counts. positional: the option whose
    value is a word without dashes, which must not have one yet; config: the option whose value is a file to read then,
    as is a word FILE.py; NULL = none. Text and choice values point into argv.
-   Fails on an unknown option, a missing or bad value, and a word that is not UTF-8. Only an option whose default is ""
-   takes an empty value. Aliases are answered in a line each, then all errors are printed, and a command with the same
-   values ends the message.
+   Fails on an unknown option and a missing or bad value. Only an option whose default is "" takes an empty value.
+   Aliases are answered in a line each, then all errors are printed, and a command with the same values ends the
+   message.
    The file has lines name = value; what the command line has is checked, not set. A value is "...", with the escapes
    \n \t \" \\, or '...', or all up to the end or to white space and #, which begins a comment. Its errors have
    FILE:LINE: in front; commands except out are errors. Values live until the process ends. */

@@ -29,7 +29,7 @@
       "text or shards to validate on; without it, the last part of a text, or dir/val_*.bin", \
       "-j input-val-bin validation-file val validation val-file val-bin eval-file val-dataset") \
     X(TEXT,    tokenizer,        NULL,      ARGUMENT("DIR"),    KEPT, \
-      "byte-level BPE for texts: GPT-2's or HuggingFace's files, or a run with them", \
+      "byte-level BPE for texts: GPT-2's or HuggingFace's files, or a checkpoint", \
       "tokenizer-name tokenizer-path tokenizer-file") \
     X(CHOICE,  documents,        "file",    CHOICES(DOCUMENT_NAMES), KEPT, \
       "what a document is; mark: text up to <|endoftext|>", "") \

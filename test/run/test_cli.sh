@@ -251,7 +251,6 @@ if in_turn 3; then
     is "no tokens stay" "$(ls "$dir"/bpe/text.txt*)" "$dir/bpe/text.txt"
     expect "per byte: the loss of all tokens over the bytes" awk -v bytes="$(wc -c < "$dir/bpe/text.txt")" \
         '{ want = $3 * $(NF - 3) / bytes; exit !($9 > 0.99 * want && $9 < 1.01 * want) }' "$dir/expect.out"
-    expect "the tokenizer of a run" "$gpt" --data "$dir/bpe/text.txt" --tokenizer "$dir/bpe/run" --model d2 --dry-run
     expect "and of its checkpoint" "$gpt" --eval "$dir/bpe/more" "$dir/bpe/text.txt" \
         --tokenizer "$dir/bpe/run/step-00000003"
     expect "shards" "$tokenize" "$dir/bpe/text.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/shards" \
