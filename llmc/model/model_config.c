@@ -34,13 +34,11 @@ GPTConfig model_config(Settings *s, const char *from, const GPTConfig *checkpoin
         { "vocab",    s->vocab,    &config.V,  0 },
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        int has = *sizes[i].size;
-        if (sizes[i].given) *sizes[i].size = (int)sizes[i].given;
-        REQUIRE(!from || has == *sizes[i].size, "--%s %lld: the model of %s has %d; remove --%s", sizes[i].option,
-                (long long)sizes[i].given, from, has, sizes[i].option);
-        int agrees = !s->model || sizes[i].given || !sizes[i].named || has == sizes[i].named;
-        REQUIRE(!from || agrees, "--model %s: %d %s, the model of %s has %d; remove --model", model, sizes[i].named,
-                sizes[i].option, from, has);
+        const int has = *sizes[i].size, named_size = s->model ? sizes[i].named : 0;
+        const int want = sizes[i].given ? (int)sizes[i].given : named_size;
+        REQUIRE(!from || !want || has == want, "--%s %d: the model of %s has %d; remove --%s", sizes[i].option, want,
+                from, has, sizes[i].given ? sizes[i].option : "model");
+        if (sizes[i].given) *sizes[i].size = want;
     }
     if (!strcmp(s->dtype, "auto")) s->dtype = dtype_name(device_refuse_dtype(BF16) ? F32 : BF16);
     config.dtype = choice_index(DTYPE_NAMES, s->dtype);
@@ -150,21 +148,18 @@ void memory_plan_print(const MemoryPlan *plan) {
 }
 
 void recompute_plan_print(const GPTConfig *config, const char *attention, int B) {
-    static const char *const costs[] = { "", "  repeats the GELU", "  and the layer normalisations",
-                                         "  repeats the forward pass of the blocks" };
-    static const int gpus[] = { 24, 40, 80 };       /* GiB; the checkpoint is not in a GPU's memory */
-    const size_t checkpoint = device_count() ? 0 : config->host_bytes;
+    static const char *const costs[] = { "", "repeats the GELU", "and the layer normalisations",
+                                         "repeats the forward pass of the blocks" };
+    static const size_t gpus[] = { 24, 40, 80 };        /* GiB */
     GPTConfig c = *config;
     char total[32];
-    c.host_bytes = 0;
-    printf("  %-18s %12s  largest --batch in %s on a GPU of 24, 40, 80 GiB\n", "--recompute", "total",
-           config->dtype == BF16 ? "bf16" : "f32");
+    printf("  %-18s %12s  fits, in %s, a GPU of 24, 40, 80 GiB\n", "--recompute", "total", dtype_name(config->dtype));
     for (c.recompute = RECOMPUTE_NONE; c.recompute <= RECOMPUTE_BLOCK; c.recompute++) {
-        const size_t bytes = memory_plan(&c, attention, B, TRAIN).total + checkpoint;
+        const size_t bytes = memory_plan(&c, attention, B, TRAIN).total;
+        const size_t on_gpu = bytes - (device_count() ? 0 : c.host_bytes);      /* the checkpoint is on the host */
         printf("    %-16s %12s", levels[c.recompute], bytes_text((double)bytes, total));
-        for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
-            printf("%8lld", (long long)batch_largest(&c, attention, TRAIN, (int64_t)gpus[i] << 30, 0, 1 << 20, 1));
-        puts(costs[c.recompute]);
+        for (int i = 0; i < 3; i++) printf("%6s", on_gpu <= gpus[i] << 30 ? "yes" : "no");
+        printf("  %s\n", costs[c.recompute]);
     }
 }
 

@@ -267,8 +267,8 @@ TEST(models) {
         EXPECT(c.L == 4 && c.C == 256 && c.T == 64 && c.V == 100, "%s: that of the checkpoint", good[i].word[0]);
     }
     static Case bad[] = {
-        { "--model gpt2: 12 layers, the model of C has 4; remove --model", NULL, { "--model=gpt2" } },
-        { "--model d12: 12 heads, the model of C has 4; remove --model", NULL, { "--model=d12", "--layers=4" } },
+        { "--layers 12: the model of C has 4; remove --model", NULL, { "--model=gpt2" } },
+        { "--heads 12: the model of C has 4; remove --model", NULL, { "--model=d12", "--layers=4" } },
         { "--layers 3: the model of C has 4; remove --layers", NULL, { "--model=d4", "--layers=3" } },
         { "--context 32: the model of C has 64; remove --context", NULL, { "--context=32" } },
         { "--model gpt: want one of d2, d4", NULL, { "--model=gpt" } },
