@@ -9,22 +9,12 @@
 
 static char scratch[256];
 
-/* STRING("step-%d", 3), IN_SCRATCH("step-%d", 3): live as long as the program, kept in a list, which is no leak. */
-#define STRING(...)     scratch_keep(format_string(__VA_ARGS__))
+/* STRING("step-%d", 3), IN_SCRATCH("step-%d", 3): live until the test ends. */
+#define STRING(...)     ((char *)test_keep(format_string(__VA_ARGS__)))
 #define IN_SCRATCH(...) STRING("%s/%s", scratch, STRING(__VA_ARGS__))
-static char *scratch_kept[1 << 17];
-static int   scratch_count;
-
-static inline char *scratch_keep(char *text) {
-    if (scratch_count == COUNT(scratch_kept)) fail("too many names in one test");
-    return scratch_kept[scratch_count++] = text;
-}
 
 static inline void scratch_close(void) {
-    char *command = format_string("rm -rf '%s'", scratch);
-    if (system(command)) printf("%s stays behind\n", scratch);
-    free(command);
-    for (int i = 0; i < scratch_count; i++) free(scratch_kept[i]);
+    if (system(STRING("rm -rf '%s'", scratch))) printf("%s stays behind\n", scratch);
 }
 
 /* In memory where that can be had: some hundred fsyncs take 15 s on a disk that is busy. */
@@ -43,7 +33,7 @@ static inline void put(const char *path, const void *bytes, size_t size) {
 
 static inline void put_text(const char *path, const char *text) { put(path, text, strlen(text)); }
 
-/* The text of a file, "" of none; lives as long as the program. */
+/* The text of a file, "" of none; lives until the test ends. */
 static inline const char *text_of(const char *path) {
     FileMap map = file_exists(path) ? file_map(path) : (FileMap){ .bytes = (void *)"" };
     char *text = STRING("%.*s", (int)map.size, (const char *)map.bytes);
@@ -96,13 +86,10 @@ static inline const char *printed_on(int fd, void (*f)(void *), void *argument) 
 /* The text at from again at to, with new in the place of the first old. */
 static inline void edit(const char *from, const char *to, const char *old, const char *new) {
     FileMap map = file_map(from);
-    char *text = format_string("%.*s", (int)map.size, (const char *)map.bytes), *at = strstr(text, old);
+    char *text = STRING("%.*s", (int)map.size, (const char *)map.bytes), *at = strstr(text, old);
     EXPECT(at, "%s has no %s", from, old);
-    char *edited = format_string("%.*s%s%s", at ? (int)(at - text) : 0, text, new, at ? at + strlen(old) : "");
     file_unmap(map);
-    put_text(to, edited);
-    free(text);
-    free(edited);
+    put_text(to, STRING("%.*s%s%s", at ? (int)(at - text) : 0, text, new, at ? at + strlen(old) : ""));
 }
 
 /* What is written beyond fails: "File too large", like a disk that is full. */
@@ -127,12 +114,11 @@ static inline char *quoted(const char *text) {
 /* The length, the header, quoted, and data_bytes of data (zeros when data is NULL). */
 static inline void put_safetensors(const char *path, const char *header, const void *data, size_t data_bytes) {
     size_t length = strlen(header);
-    unsigned char *bytes = calloc(1, 8 + length + data_bytes);
+    unsigned char *bytes = new_array((int64_t)(8 + length + data_bytes), 1);
     for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((uint64_t)length >> (8 * i));
     memcpy(bytes + 8, quoted(header), length);
     if (data) memcpy(bytes + 8 + length, data, data_bytes);
     put(path, bytes, 8 + length + data_bytes);
-    free(bytes);
 }
 
 #endif

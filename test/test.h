@@ -21,25 +21,32 @@ static const char *test_skip_reason;
     printf("  %s:%d: %s: ", __FILE__, __LINE__, #condition); printf(__VA_ARGS__); printf("\n"); } } while (0)
 #define RUN(test) test_run(#test, test)
 
-/* Blocks of memory that are freed when the test ends, or those after the first ones with test_release. */
-static void *test_block[1 << 16];
-static int   test_blocks;
+/* What is freed when the test ends, in reverse order, or with test_release but for the first ones. What main keeps
+   before its tests lives as long as the program. */
+static struct { void *block; void (*release)(void *); } test_block[1 << 17];
+static int test_blocks;
 
-static inline void *test_keep(void *block) {
+static inline void *test_keep_by(void (*release)(void *), void *block) {
     REQUIRE(block && test_blocks < COUNT(test_block), "out of memory for a test, or too many blocks");
-    return test_block[test_blocks++] = block;
+    test_block[test_blocks].release = release;
+    return test_block[test_blocks++].block = block;
 }
+
+static inline void *test_keep(void *block) { return test_keep_by(free, block); }
 
 /* Zeros, until the test ends. */
 static inline void *new_array(int64_t count, size_t bytes) { return test_keep(calloc((size_t)count + !count, bytes)); }
 
-static inline void test_release(int blocks) { while (test_blocks > blocks) free(test_block[--test_blocks]); }
+static inline void test_release(int blocks) {
+    for (; test_blocks > blocks; test_blocks--) test_block[test_blocks - 1].release(test_block[test_blocks - 1].block);
+}
 
 static inline void test_run(const char *name, void (*test)(void)) {
+    const int blocks = test_blocks;
     test_errors = 0;
     test_skip_reason = NULL;
     test();
-    test_release(0);
+    test_release(blocks);
     if (test_skip_reason)    { test_skipped++; printf("skip %s: %s\n", name, test_skip_reason); }
     else if (test_errors)    { test_failed++;  printf("FAIL %s\n", name); }
     else                     { test_passed++;  printf("ok   %s\n", name); }

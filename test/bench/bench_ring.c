@@ -53,7 +53,7 @@ static Tensor random_tensor(int64_t T, int64_t C, uint32_t number) {
 
 static Tensor third(Tensor t, int which) { return tensor_column_range(t, (int64_t)which * NH * HS, (int64_t)NH * HS); }
 
-/* Each pass has its own workspace, so that a pass without transfers finds the operands of the one before. */
+/* Not freed. Each pass has its own workspace, so that a pass without transfers finds the operands of the one before. */
 static Operands operands(int64_t T, size_t work_bytes) {
     const int64_t C = (int64_t)NH * HS;
     const Tensor qkv = random_tensor(T, 3 * C, 1), dqkv = random_tensor(T, 3 * C, 2);
@@ -64,12 +64,6 @@ static Operands operands(int64_t T, size_t work_bytes) {
     o.backward = o.forward;
     o.backward.work = device_alloc(work_bytes + 256, "the workspace");
     return o;
-}
-
-static void operands_free(Operands o) {
-    void *all[] = { o.forward.q.data, o.forward.dq.data, o.forward.out.data, o.forward.dout.data, o.forward.lse.data,
-                    o.forward.work, o.backward.work };
-    for (int i = 0; i < COUNT(all); i++) device_free(all[i]);
 }
 
 static AttentionSpec spec_of(int64_t T) {
@@ -110,7 +104,6 @@ static Ms over_ranks(double *ms) {
         result.mean += host[i] / comm_size;
         if (host[i] > result.slowest) result.slowest = host[i];
     }
-    device_free(t.data);
     return result;
 }
 
@@ -140,8 +133,6 @@ static void bench_tokens(int64_t local, Tensor barrier) {
                attention.slowest - attention.mean, quiet.slowest - attention.slowest, all.slowest - quiet.slowest);
         fflush(stdout);
     }
-    operands_free(o);
-    operands_free(o_one);
 }
 
 static void bench(void *unused) {

@@ -284,7 +284,7 @@ TEST_EACH_DTYPE(matmul_measured) {
 
 /* With the GELU in the GEMM wherever the backend can: such choices count from 100 (kernels/cuda/gemm.c). */
 TEST_EACH_DTYPE(matmul_fused) {
-    char *text = strdup(autotune_text()), *edited;
+    char *text = test_keep(strdup(autotune_text())), *edited;
     size_t size;
     FILE *file = open_memstream(&edited, &size);
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
@@ -294,7 +294,6 @@ TEST_EACH_DTYPE(matmul_fused) {
     }
     fclose(file);
     EXPECT(!*edited || autotune_adopt(edited), "not adopted: %s", edited);
-    free(text);
     free(edited);
     matmul_gelu();
 }

@@ -10,6 +10,18 @@
 #include "../../llmc/train/optimizer.h"
 #include "../../llmc/base/random.h"
 
+static inline void free_model(void *model) {
+    gpt_free(model);
+    free(model);
+}
+
+/* Until the test ends. */
+static inline GPT *new_model(GPTConfig config, const char *attention, int B, int T, Purpose purpose) {
+    GPT *m = malloc(sizeof *m);
+    gpt_create(m, config, attention, B, T, purpose);
+    return test_keep_by(free_model, m);
+}
+
 /* A copy of a tensor of a file of test/reference, which does not align it. */
 static inline void *tensor_from(const SafeFile *file, const char *name, const char *dtype, size_t bytes,
                                 int64_t count) {
@@ -133,11 +145,10 @@ static inline void fill_normally(GPT *m, uint64_t seed, double deviation, int ma
         Tensor t = *row->field;
         if (matrices_only && t.ndim < 2) continue;
         int64_t count = row->layout == VOCABULARY ? m->config.V * t.dim[1] : tensor_count(t);
-        float *value = calloc((size_t)tensor_count(t), sizeof *value);
+        float *value = new_array(tensor_count(t), sizeof *value);
         for (int64_t j = 0; j < count; j++)
             value[j] = (float)(deviation * normal_of(philox(seed, RANDOM_TEST, 0, (uint32_t)i, (uint64_t)j)));
         device_upload(t.data, value, tensor_bytes(t));
-        free(value);
     }
     gpt_cast_params(m);
 }
@@ -153,12 +164,11 @@ typedef struct { GPT model; Optimizer optimizer; } Trainer;
 static inline void fill_memory(const TensorTable *table, void *memory, int V, uint32_t seed) {
     for (int i = 0; i < table->count; i++) {
         Tensor t = *table->entry[i].field;
-        uint32_t *bits = calloc(1, tensor_bytes(t));
+        uint32_t *bits = new_array(tensor_count(t), sizeof *bits);
         int64_t count = table->entry[i].layout == VOCABULARY ? V * t.dim[1] : tensor_count(t);
         for (int64_t j = 0; j < count; j++)                /* any finite number: the highest bit of the exponent is 0 */
             bits[j] = philox(7, RANDOM_TEST, 0, seed, (uint64_t)(i << 20 | j)).word[0] & 0xbfffffff;
         device_upload((char *)memory + table->entry[i].offset, bits, tensor_bytes(t));
-        free(bits);
     }
 }
 

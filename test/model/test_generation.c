@@ -9,21 +9,20 @@ static void cached_logits(const Reference *r, const char *attention, Purpose pur
     double limit = tolerance(&r->config, r->B, r->T), worst = 0;
     float *want = reference_logits(r);
     int32_t *tokens = new_array((int64_t)B * r->T, sizeof *tokens);
-    GPT m;
     GPTConfig config = r->config;
     config.cache_tokens = config.T;
-    gpt_create(&m, config, attention, B, T, purpose);
-    read_reference(&m, r);
-    gpt_set_cache(&m, B, config.T);
+    GPT *m = new_model(config, attention, B, T, purpose);
+    read_reference(m, r);
+    gpt_set_cache(m, B, config.T);
     for (int first = 0, n = at_once, step = 0; first < r->T; first += n, n = pieces[step++ % COUNT(pieces)]) {
         if (first + n > r->T) n = r->T - first;
         for (int b = 0; b < B; b++)
             memcpy(tokens + b * n, r->tokens + b * r->T + first, sizeof *tokens * (size_t)n);
-        gpt_set_window(&m, first, n);
-        gpt_load(&m, tokens, NULL);
+        gpt_set_window(m, first, n);
+        gpt_load(m, tokens, NULL);
         device_freeze_weights(1);
-        gpt_forward(&m);
-        float *got = download(gpt_last_logits(&m));
+        gpt_forward(m);
+        float *got = download(gpt_last_logits(m));
         device_freeze_weights(0);
         for (int b = 0; b < B; b++) {
             double error = error_of(got + (int64_t)b * config.Vp, want + ((int64_t)b * r->T + first + n - 1) * V, V);
@@ -34,7 +33,6 @@ static void cached_logits(const Reference *r, const char *attention, Purpose pur
     }
     printf("  %s in %s, %d at once: error %.2g, bound %.2g\n", attention, dtype_name(config.dtype), at_once, worst,
            limit);
-    gpt_free(&m);
 }
 
 static void cached_logits_are_those_of_the_context(const Reference *r, const char *attention) {
@@ -62,22 +60,20 @@ static void early_reads_change_no_bit(void) {
     const int T = strcmp(backend_name, "cpu") ? 300 : 9;
     for (int i = 0; i < 2; i++) {
         const GPTConfig config = { .L = 3, .NH = 2, .C = 256, .T = T, .V = 70, .dtype = dtypes[i] };
-        GPT m[2];
+        GPT *m[2];
         int32_t next[2] = {0};
         if (device_refuse_dtype(config.dtype)) continue;
-        for (int k = 0; k < 2; k++) gpt_create(&m[k], config, "auto", 1, T, GENERATE);
-        m[1].before_group = no_hook;
+        for (int k = 0; k < 2; k++) m[k] = new_model(config, "auto", 1, T, GENERATE);
+        m[1]->before_group = no_hook;
         for (int position = 0; position < T; position++) {
             float *lnf[2];
             for (int k = 0; k < 2; k++) {
-                if (position % 20 == 0) gpt_init(&m[k], (uint64_t)position);
-                lnf[k] = next_token(&m[k], position, next[k], &next[k]);
+                if (position % 20 == 0) gpt_init(m[k], (uint64_t)position);
+                lnf[k] = next_token(m[k], position, next[k], &next[k]);
             }
             EXPECT(next[0] == next[1] && !memcmp(lnf[0], lnf[1], sizeof(float) * (size_t)config.C),
                    "%s, position %d: another result", dtype_name(config.dtype), position);
         }
-        gpt_free(&m[0]);
-        gpt_free(&m[1]);
     }
 }
 

@@ -15,10 +15,11 @@ static void evaluate_pass(GPT *m) {
 }
 
 /* The model of the file, with its batch. */
-static void reference_model(GPT *m, const Reference *r, const char *attention, Purpose purpose) {
-    gpt_create(m, r->config, attention, r->B, r->T, purpose);
+static GPT *reference_model(const Reference *r, const char *attention) {
+    GPT *m = new_model(r->config, attention, r->B, r->T, TRAIN);
     read_reference(m, r);
     load(m, r->tokens, r->targets, 0);
+    return m;
 }
 
 /* ---- Against the reference */
@@ -47,9 +48,7 @@ static double compare_gradient(const Reference *r, const TensorEntry *row, doubl
 }
 
 static double compare_logits(const GPT *m, const Reference *r) {
-    float *got = logits_of(m), *want = reference_logits(r);
-    double error = error_of(got, want, (int64_t)r->B * r->T * r->config.V);
-    return error;
+    return error_of(logits_of(m), reference_logits(r), (int64_t)r->B * r->T * r->config.V);
 }
 
 /* By how much the loss has fallen is a sum of gradients times updates, which are off by limit of themselves: so is the
@@ -76,23 +75,21 @@ static void compare_steps(GPT *m, const Reference *r, double *loss_error, double
 
 static void against_reference(const Reference *r, const char *attention) {
     double limit = tolerance(&r->config, r->B, r->T), steps = 0, norms = 0, worst = 0;
-    GPT m;
-    reference_model(&m, r, attention, TRAIN);
-    gpt_forward(&m);
-    double logits = compare_logits(&m, r);
+    GPT *m = reference_model(r, attention);
+    gpt_forward(m);
+    double logits = compare_logits(m, r);
     EXPECT(logits <= limit, "%s: logits: error %.2g, want at most %.2g", r->path, logits, limit);
-    gpt_backward(&m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
-    double loss = fabs(sum_of_losses(&m) / r->target_count / r->losses[0] - 1);
+    gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
+    double loss = fabs(sum_of_losses(m) / r->target_count / r->losses[0] - 1);
     double loss_limit = limit / sqrt(r->target_count);       /* a mean of as many errors, now up, now down */
     EXPECT(loss <= loss_limit, "%s: loss: error %.2g, want at most %.2g", r->path, loss, loss_limit);
-    for (int i = 0; i < m.grads.table.count; i++)
-        worst = fmax(worst, compare_gradient(r, &m.grads.table.entry[i], limit));
-    EXPECT(outside_nonzero(&m.grads, r->config.V) == 0, "%s: padding has a gradient", r->path);
-    compare_steps(&m, r, &steps, &norms, limit);
+    for (int i = 0; i < m->grads.table.count; i++)
+        worst = fmax(worst, compare_gradient(r, &m->grads.table.entry[i], limit));
+    EXPECT(outside_nonzero(&m->grads, r->config.V) == 0, "%s: padding has a gradient", r->path);
+    compare_steps(m, r, &steps, &norms, limit);
     printf("  %s %s %s: errors (allowed %.1e): logits %.1e, loss %.1e, gradients %.1e; %d steps of AdamW: losses "
            "%.1e, norms %.1e\n", r->path, attention, dtype_name(r->config.dtype), limit, logits, loss, worst, r->steps,
            steps, norms);
-    gpt_free(&m);
 }
 
 /* ---- What must hold of any model; the awkward reference lends weights that leave no path idle */
@@ -137,16 +134,14 @@ static void copy_ready(void *context, int group) {
 
 /* Gradients are final when they are reported, and all are reported. */
 static void reported_gradients_are_final(const Reference *r, const char *attention) {
-    GPT m;
-    reference_model(&m, r, attention, TRAIN);
-    Tensor grads = flat_params(&m.grads);
-    Ready ready = { &m, m.config.L, new_array(tensor_count(grads), sizeof(float)) };
-    gpt_forward(&m);
-    gpt_backward(&m, 1.0f / (float)r->target_count, OVERWRITE, copy_ready, &ready);
+    GPT *m = reference_model(r, attention);
+    Tensor grads = flat_params(&m->grads);
+    Ready ready = { m, m->config.L, new_array(tensor_count(grads), sizeof(float)) };
+    gpt_forward(m);
+    gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE, copy_ready, &ready);
     float *end = download(grads);
     EXPECT(ready.next == -2, "%s: the last group reported is %d", attention, ready.next + 1);
     EXPECT(!memcmp(ready.grads, end, tensor_bytes(grads)), "%s: gradients changed after their report", attention);
-    gpt_free(&m);
 }
 
 /* ---- Dropout */
@@ -199,25 +194,24 @@ static void dropout_has_its_gradients(const Reference *r, const char *attention)
     static const double step = 1e-5;
     const GPTConfig *c = &r->config;
     const double limit = tolerance(c, B, T);
-    GPT m;
+    GPT *m = reference_model(r, attention);
     double *p[ROWS];
     int32_t *batch = corner_of(r, 0, B, T);
-    reference_model(&m, r, attention, TRAIN);
-    load_corner(&m, r, 0, B, T);
-    train_pass(&m, 1, OVERWRITE);
-    const TensorTable *table = &m.params.table;
+    load_corner(m, r, 0, B, T);
+    train_pass(m, 1, OVERWRITE);
+    const TensorTable *table = &m->params.table;
     for (int i = 0; i < table->count; i++) {
         float *value = download(*table->entry[i].field);
         const int64_t count = tensor_count(*table->entry[i].field);
         p[i] = new_array(count, sizeof *p[i]);
         for (int64_t k = 0; k < count; k++) p[i][k] = value[k];
     }
-    const double loss = exact_loss(c, p, batch, B, T), got_loss = sum_of_losses(&m);
+    const double loss = exact_loss(c, p, batch, B, T), got_loss = sum_of_losses(m);
     EXPECT(fabs(got_loss / loss - 1) <= limit, "%s: loss %.9g, want %.9g", attention, got_loss, loss);
     for (int i = 0; i < table->count; i++) {
         const TensorEntry *row = &table->entry[i];
         const int64_t count = row->layout == VOCABULARY ? c->V * c->C : tensor_count(*row->field);
-        float *grad = download(*m.grads.table.entry[i].field);
+        float *grad = download(*m->grads.table.entry[i].field);
         double got = 0, max = 0, side[2];
         for (int64_t k = 0; k < count; k++) {
             got += grad[k] * direction(i, k);
@@ -232,7 +226,6 @@ static void dropout_has_its_gradients(const Reference *r, const char *attention)
         EXPECT(fabs(got - want) <= bound, "%s: derivative along a vector of %s: %.9g, want %.9g up to %.2g", attention,
                row->name, got, want, bound);
     }
-    gpt_free(&m);
 }
 
 #define WHOLE "build/reference-124M.safetensors"
@@ -252,10 +245,9 @@ void __wrap_device_overlap_begin(void) { if (!keep_order) __real_device_overlap_
 
 /* So that a value that is read before it is made is found even if the old one was the same. */
 static void poison_activations(const GPT *m) {
-    void *poison = malloc(m->act_bytes);
+    void *poison = new_array((int64_t)m->act_bytes, 1);
     memset(poison, 0xff, m->act_bytes);             /* NaN in every type */
     device_upload(m->acts.table.memory, poison, m->act_bytes);
-    free(poison);
 }
 
 /* The file lends its data type and rate of dropout. Two micro-batches, the second one smaller, at every level of
@@ -269,15 +261,15 @@ static void recomputation_and_overlap_change_no_bit(const Reference *r, const ch
     int32_t *tokens = new_array(B * T, sizeof *tokens), *targets = new_array(B * T, sizeof *targets);
     random_batch(tokens, B * T, 2, 70);
     random_batch(targets, B * T, 3, 70);
-    GPT first;
+    GPT *first = NULL;
     size_t bytes_before = SIZE_MAX;
     for (int i = 0; i < VARIANTS * (RECOMPUTE_BLOCK + 1); i++) {
-        GPT other, *m = i ? &other : &first;
         GPTConfig config = { .L = 3, .NH = C / 8, .C = C, .T = T, .V = 70, .deterministic = 1, .dropout_seed = 5,
                              .dtype = r->config.dtype, .matmul_dtype = r->config.matmul_dtype,
                              .dropout = r->config.dropout, .untied = r->config.dropout > 0,
                              .recompute = (Recompute)(i / VARIANTS) };
-        gpt_create(m, config, attention, B, T, TRAIN);
+        GPT *m = new_model(config, attention, B, T, TRAIN);
+        if (!first) first = m;
         fill_normally(m, 5, 0.3, 0);
         EXPECT(i % VARIANTS || m->act_bytes < bytes_before, "%s: level %d takes %zu bytes, the level before %zu",
                attention, config.recompute, m->act_bytes, bytes_before);
@@ -291,14 +283,12 @@ static void recomputation_and_overlap_change_no_bit(const Reference *r, const ch
                 m->weights_kept = step && i % VARIANTS >= 2;
                 train_pass(m, 1, step ? ACCUMULATE : OVERWRITE);
             }
-            EXPECT(isfinite(sum_of_losses(m)) && same_losses(&first, m), "%s: losses of level %d, variant %d",
+            EXPECT(isfinite(sum_of_losses(m)) && same_losses(first, m), "%s: losses of level %d, variant %d",
                    attention, config.recompute, i);
-            expect_equal_rows(&first.grads, &m->grads, attention);
+            expect_equal_rows(&first->grads, &m->grads, attention);
         }
         keep_order = 0;
-        if (i) gpt_free(m);
     }
-    gpt_free(&first);
 }
 
 /* The gradients of random weights, with the largest of a tensor's differences from those of bf16, as |a - b| / |b|. An
@@ -314,20 +304,22 @@ static void fp8_products(void) {
     int32_t *tokens = new_array(B * T, sizeof *tokens), *targets = new_array(B * T, sizeof *targets);
     random_batch(tokens, B * T, 2, 70);
     random_batch(targets, B * T, 3, 70);
-    GPT plain, fp8, *const models[] = { &plain, &fp8 };
+    GPT *models[2];
     for (int i = 0; i < 2; i++) {
-        gpt_create(models[i], (GPTConfig){ .L = LAYERS, .NH = 6, .C = 144, .T = T, .V = 70, .deterministic = 1,
-                                           .dtype = BF16, .matmul_dtype = i ? E4M3 : BF16 }, "auto", B, T, TRAIN);
+        const GPTConfig config = { .L = LAYERS, .NH = 6, .C = 144, .T = T, .V = 70, .deterministic = 1, .dtype = BF16,
+                                   .matmul_dtype = i ? E4M3 : BF16 };
+        models[i] = new_model(config, "auto", B, T, TRAIN);
         gpt_init(models[i], 5);
         fill_normally(models[i], 5, 0.05, 1);
         load(models[i], tokens, targets, 0);
         train_pass(models[i], 1, OVERWRITE);
     }
+    GPT *plain = models[0], *fp8 = models[1];
     double worst = 0;
-    for (int i = 0; i < plain.grads.table.count; i++) {
-        const TensorEntry *row = &plain.grads.table.entry[i];
+    for (int i = 0; i < plain->grads.table.count; i++) {
+        const TensorEntry *row = &plain->grads.table.entry[i];
         const int64_t count = tensor_count(*row->field);
-        float *want = download(*row->field), *got = download(*fp8.grads.table.entry[i].field);
+        float *want = download(*row->field), *got = download(*fp8->grads.table.entry[i].field);
         double difference = 0, size = 0;
         for (int64_t k = 0; k < count; k++) {
             difference += ((double)got[k] - want[k]) * ((double)got[k] - want[k]);
@@ -343,14 +335,12 @@ static void fp8_products(void) {
         gpt_load(models[i], tokens, targets);
         evaluate_pass(models[i]);
     }
-    EXPECT(same_losses(&fp8, &plain), "an evaluation is in bf16");
+    EXPECT(same_losses(fp8, plain), "an evaluation is in bf16");
     const float nan = NAN;
-    device_upload((char *)fp8.params.block[1].fcw.data + 2, (const char *)&nan + 2, 2);
-    load(&fp8, tokens, targets, 0);
-    train_pass(&fp8, 1, OVERWRITE);
-    EXPECT(isnan(sum_of_losses(&fp8)), "a weight is NaN, the loss is not");
-    gpt_free(&fp8);
-    gpt_free(&plain);
+    device_upload((char *)fp8->params.block[1].fcw.data + 2, (const char *)&nan + 2, 2);
+    load(fp8, tokens, targets, 0);
+    train_pass(fp8, 1, OVERWRITE);
+    EXPECT(isnan(sum_of_losses(fp8)), "a weight is NaN, the loss is not");
 }
 
 int main(void) {

@@ -6,21 +6,19 @@
 /* That fill_normal draws normal numbers: test_ops. The deviation of N of them is right within 5 standard errors. */
 TEST(initial_weights) {
     GPTConfig config = { .L = 3, .NH = 2, .C = 64, .T = 48, .V = 1001, .deterministic = 1 };
-    GPT m, again, other;
-    gpt_create(&m, config, "auto", 1, 1, EVALUATE);
-    gpt_create(&again, config, "auto", 1, 1, EVALUATE);
-    gpt_create(&other, config, "auto", 1, 1, EVALUATE);
-    gpt_init(&m, 7);
-    gpt_init(&other, 8);
+    GPT *m = new_model(config, "auto", 1, 1, EVALUATE), *again = new_model(config, "auto", 1, 1, EVALUATE);
+    GPT *other = new_model(config, "auto", 1, 1, EVALUATE);
+    gpt_init(m, 7);
+    gpt_init(other, 8);
     device_open((DeviceOptions){ .threads = 1 });
-    gpt_init(&again, 7);
+    gpt_init(again, 7);
     device_open((DeviceOptions){0});
-    EXPECT(same_params(&m.params, &again.params), "one seed twice");
-    EXPECT(outside_nonzero(&m.params, config.V) == 0, "padding is not zero");
+    EXPECT(same_params(&m->params, &again->params), "one seed twice");
+    EXPECT(outside_nonzero(&m->params, config.V) == 0, "padding is not zero");
     double z_before = 0;
-    for (int i = 0; i < m.params.table.count; i++) {
-        const TensorEntry *row = &m.params.table.entry[i];
-        float *value = download(*row->field), *different = download(*other.params.table.entry[i].field);
+    for (int i = 0; i < m->params.table.count; i++) {
+        const TensorEntry *row = &m->params.table.entry[i];
+        float *value = download(*row->field), *different = download(*other->params.table.entry[i].field);
         int64_t count = row->layout == VOCABULARY ? config.V * config.C : tensor_count(*row->field);
         int is_bias = strstr(row->name, "bias") != NULL, is_gain = strstr(row->name, "ln_") && !is_bias;
         if (is_bias || is_gain) {
@@ -38,9 +36,6 @@ TEST(initial_weights) {
             z_before = z;
         }
     }
-    gpt_free(&m);
-    gpt_free(&again);
-    gpt_free(&other);
 }
 
 /* The parameters, which are of config.dtype: as bf16 an ulp is one of its upper half. */
@@ -49,14 +44,13 @@ TEST(a_twin_is_one_ulp_away) {
         const DType dtype = d ? BF16 : F32;
         if (device_refuse_dtype(dtype)) continue;
         GPTConfig config = { .L = 2, .NH = 2, .C = 64, .T = 16, .V = 101, .dtype = dtype };
-        GPT m;
-        gpt_create(&m, config, "auto", 1, 16, EVALUATE);
-        gpt_init(&m, 3);
-        float *before = download_params(&m.params);
-        gpt_perturb(&m);
-        float *after = download_params(&m.params);
+        GPT *m = new_model(config, "auto", 1, 16, EVALUATE);
+        gpt_init(m, 3);
+        float *before = download_params(&m->params);
+        gpt_perturb(m);
+        float *after = download_params(&m->params);
         int64_t away = 0, nearer = 0, moved_zeros = 0, others = 0;
-        for (int64_t i = 0; i < tensor_count(flat_params(&m.params)); i++) {
+        for (int64_t i = 0; i < tensor_count(flat_params(&m->params)); i++) {
             int32_t was, is;
             memcpy(&was, &before[i], 4);
             memcpy(&is, &after[i], 4);
@@ -71,8 +65,7 @@ TEST(a_twin_is_one_ulp_away) {
         int64_t want = dtype == F32 ? 0 : away;         /* of weights nearer to zero */
         EXPECT(away > 0 && nearer == want, "%s: %lld away from zero, %lld nearer", dtype_name(dtype),
                (long long)away, (long long)nearer);
-        EXPECT(outside_nonzero(&m.params, config.V) == 0, "padding is not zero");
-        gpt_free(&m);
+        EXPECT(outside_nonzero(&m->params, config.V) == 0, "padding is not zero");
     }
 }
 
@@ -99,10 +92,10 @@ typedef struct { int C, T, B; const char *attention, *file; } Demand;
 
 static void demand(void *argument) {
     const Demand *d = argument;
-    GPT m;
-    gpt_create(&m, (GPTConfig){ .L = 1, .NH = 3, .C = d->C, .T = 8, .V = 5 }, d->attention, 2, d->T, EVALUATE);
-    gpt_set_batch(&m, d->B, d->T);
-    params_read(d->file, &m.params, 5);
+    const GPTConfig config = { .L = 1, .NH = 3, .C = d->C, .T = 8, .V = 5 };
+    GPT *m = new_model(config, d->attention, 2, d->T, EVALUATE);
+    gpt_set_batch(m, d->B, d->T);
+    params_read(d->file, &m->params, 5);
 }
 
 TEST(what_does_not_fit_is_refused) {
@@ -117,15 +110,13 @@ TEST(what_does_not_fit_is_refused) {
 
 /* 513 rows of logits of 1 MiB are chunks of 384; 512 alone would be one chunk. */
 TEST(chunks_of_a_smaller_batch_fit) {
-    GPT m;
-    gpt_create(&m, (GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 513, .V = 1 << 18 }, "auto", 1, 513, EVALUATE);
-    const int64_t chunk = m.acts.logits.dim[0];
+    GPT *m = new_model((GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 513, .V = 1 << 18 }, "auto", 1, 513, EVALUATE);
+    const int64_t chunk = m->acts.logits.dim[0];
     for (int T = 513; T >= 1; T = T == 513 ? 512 : T / 2) {
-        gpt_set_batch(&m, 1, T);
-        EXPECT(m.acts.logits.dim[0] <= chunk, "%d tokens: %lld rows, %lld have memory", T,
-               (long long)m.acts.logits.dim[0], (long long)chunk);
+        gpt_set_batch(m, 1, T);
+        EXPECT(m->acts.logits.dim[0] <= chunk, "%d tokens: %lld rows, %lld have memory", T,
+               (long long)m->acts.logits.dim[0], (long long)chunk);
     }
-    gpt_free(&m);
 }
 
 /* Generation computes the logits of the last tokens alone: fewer tokens need no more memory, also where a batch of them
@@ -143,12 +134,11 @@ TEST(shorter_prompts_fit) {
 /* Any number of tokens anywhere in the cache, as lines of --interactive come. */
 TEST(windows_of_a_short_context_fit) {
     for (int T = 1; T <= 9; T++) {
-        GPT m;
-        gpt_create(&m, (GPTConfig){ .L = 1, .NH = 4, .C = 8, .T = T, .V = 5 }, "auto", 2, T, GENERATE);
+        GPT *m = new_model((GPTConfig){ .L = 1, .NH = 4, .C = 8, .T = T, .V = 5 }, "auto", 2, T, GENERATE);
         for (int first = 0; first < T; first++)
-            for (int n = 1; first + n <= T; n++) gpt_set_window(&m, first, n);
-        EXPECT(m.acts.table.bytes <= m.act_bytes, "context %d: %zu bytes of %zu", T, m.acts.table.bytes, m.act_bytes);
-        gpt_free(&m);
+            for (int n = 1; first + n <= T; n++) gpt_set_window(m, first, n);
+        EXPECT(m->acts.table.bytes <= m->act_bytes, "context %d: %zu bytes of %zu", T, m->acts.table.bytes,
+               m->act_bytes);
     }
 }
 

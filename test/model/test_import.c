@@ -21,10 +21,8 @@ static int32_t *load_batch(GPT *m, const SafeFile *expected) {
 }
 
 static double logits_error(const GPT *m, const SafeFile *expected) {
-    const int V = m->config.V;
-    float *got = logits_of(m), *want = tensor_from(expected, "logits", "F32", 4, B * T * V);
-    const double error = error_of(got, want, B * T * V);
-    return error;
+    const int count = B * T * m->config.V;
+    return error_of(logits_of(m), tensor_from(expected, "logits", "F32", 4, count), count);
 }
 
 /* Of a gradient that was added so many times. */
@@ -39,27 +37,26 @@ static double gradient_error(const GPT *m, const SafeFile *expected, const char 
 }
 
 static void compare(int i, const char *path) {
-    char *dir = run_dir_resolve(path, NULL), *file = STRING(HF "%s.expected.safetensors", models[i].name);
+    char *dir = test_keep(run_dir_resolve(path, NULL)), *file = STRING(HF "%s.expected.safetensors", models[i].name);
     SafeFile expected = safetensors_open(file);
     GPTConfig config = checkpoint_config(dir);
     EXPECT(config.L == models[i].L && config.NH == models[i].NH && config.C == models[i].C && config.T == CONTEXT &&
            config.V == models[i].V && config.untied == models[i].untied,
            "%s: %d layers, %d heads, %d channels, context %d, vocabulary %d, untied %d", path, config.L, config.NH,
            config.C, config.T, config.V, config.untied);
-    GPT m;
-    gpt_create(&m, config, "auto", B, T, TRAIN);
-    checkpoint_load_model(dir, &m);
-    int32_t *ids = load_batch(&m, &expected);
+    GPT *m = new_model(config, "auto", B, T, TRAIN);
+    checkpoint_load_model(dir, m);
+    int32_t *ids = load_batch(m, &expected);
     for (int pass = 0; pass < 3; pass++) {      /* the second leaves nothing of the first, the third adds */
         const Into into = pass < 2 ? OVERWRITE : ACCUMULATE;
         const float times = pass < 2 ? 1 : 2;
-        gpt_forward(&m);
-        const double logits = logits_error(&m, &expected);
-        gpt_backward(&m, 1.0f / (B * (T - 1)), into, NULL, NULL);
-        const double wte = gradient_error(&m, &expected, "grad.transformer.wte.weight", m.grads.wte, times);
-        const double head = !config.untied ? 0 : gradient_error(&m, &expected, "grad.lm_head.weight", m.grads.lm_head,
+        gpt_forward(m);
+        const double logits = logits_error(m, &expected);
+        gpt_backward(m, 1.0f / (B * (T - 1)), into, NULL, NULL);
+        const double wte = gradient_error(m, &expected, "grad.transformer.wte.weight", m->grads.wte, times);
+        const double head = !config.untied ? 0 : gradient_error(m, &expected, "grad.lm_head.weight", m->grads.lm_head,
                                                                 times);
-        float *losses = download(m.acts.losses), *want = tensor_from(&expected, "loss", "F32", 4, 1);
+        float *losses = download(m->acts.losses), *want = tensor_from(&expected, "loss", "F32", 4, 1);
         double loss = 0;
         for (int k = 0; k < B * T; k++) loss += losses[k] / (B * (T - 1));
         loss = fabs(loss / *want - 1);
@@ -69,13 +66,11 @@ static void compare(int i, const char *path) {
     }
 
     float last[128], *all = tensor_from(&expected, "logits", "F32", 4, B * T * config.V);
-    gpt_set_batch(&m, 1, T);
-    gpt_load(&m, ids, NULL);
-    gpt_forward(&m);
-    device_download(last, gpt_last_logits(&m).data, (size_t)config.V * sizeof *last);
+    gpt_set_batch(m, 1, T);
+    gpt_load(m, ids, NULL);
+    gpt_forward(m);
+    device_download(last, gpt_last_logits(m).data, (size_t)config.V * sizeof *last);
     EXPECT(error_of(last, all + (T - 1) * config.V, config.V) <= 1e-5, "%s: the last logits", path);
-    free(dir);
-    gpt_free(&m);
     safetensors_close(&expected);
 }
 
@@ -89,17 +84,15 @@ TEST(models_of_transformers) {
 static void other_context(int T) {
     GPTConfig config = checkpoint_config(HF "f32");
     config.T = T;
-    GPT m;
-    gpt_create(&m, config, "auto", 1, config.T, EVALUATE);
-    checkpoint_load_model(HF "f32", &m);
+    GPT *m = new_model(config, "auto", 1, config.T, EVALUATE);
+    checkpoint_load_model(HF "f32", m);
     const int C = config.C;
-    float *wpe = download(m.params.wpe);
+    float *wpe = download(m->params.wpe);
     SafeFile file = safetensors_open(HF "f32/model.safetensors");
     float *rows = tensor_from(&file, "transformer.wpe.weight", "F32", 4, CONTEXT * C);
     for (int t = 0; t < config.T; t++)
         EXPECT(!memcmp(wpe + t * C, rows + t % CONTEXT * C, (size_t)C * sizeof *wpe), "row %d of wpe", t);
     safetensors_close(&file);
-    gpt_free(&m);
 }
 
 TEST(other_contexts) {
@@ -117,10 +110,7 @@ static char *copy_model(const char *name, const char *to) {
 
 static void read_config(void *dir) { checkpoint_config(dir); }
 static void read_model(void *dir) {
-    GPT m;
-    gpt_create(&m, checkpoint_config(dir), "auto", 1, 2, EVALUATE);
-    checkpoint_load_model(dir, &m);
-    gpt_free(&m);
+    checkpoint_load_model(dir, new_model(checkpoint_config(dir), "auto", 1, 2, EVALUATE));
 }
 
 #define INDEX "model.safetensors.index.json"
@@ -279,12 +269,11 @@ static void write_halves(const char *from, const char *to, const char *dtype) {
         safetensors_add(&header, t);
     }
     safetensors_end(&header);
-    char *bytes = calloc(1, header.size + (size_t)header.end);
+    char *bytes = new_array((int64_t)header.size + header.end, 1);
     memcpy(bytes, header.text, header.size);
     put(to, bytes, header.size + (size_t)header.end);
     safetensors_close(&file);
     free(header.text);
-    free(bytes);
 }
 
 /* A model's file whose wpe holds all 65536 bit patterns, with zeros for the non-finite ones. */
@@ -292,16 +281,15 @@ static void every_number(const char *dtype, int exponent_bits) {
     static uint16_t number[65536];
     char *zeros = IN_SCRATCH("zeros.safetensors"), *path = IN_SCRATCH("every-%s.safetensors", dtype);
     const uint32_t mantissa_bits = 15 - (uint32_t)exponent_bits, ones = (1u << exponent_bits) - 1;
-    GPT m;
-    gpt_create(&m, (GPTConfig){ .L = 1, .NH = 1, .C = 16, .T = 4096, .V = 3 }, "auto", 1, 1, EVALUATE);
-    void *memory = new_array((int64_t)m.master.table.bytes, 1);
-    weights_write(zeros, &m.master.table, &(Part){ "", "", memory }, 1, 3);
+    GPT *m = new_model((GPTConfig){ .L = 1, .NH = 1, .C = 16, .T = 4096, .V = 3 }, "auto", 1, 1, EVALUATE);
+    void *memory = new_array((int64_t)m->master.table.bytes, 1);
+    weights_write(zeros, &m->master.table, &(Part){ "", "", memory }, 1, 3);
     write_halves(zeros, path, dtype);
     for (uint32_t bits = 0; bits < 65536; bits++)
         number[bits] = (bits >> mantissa_bits & ones) == ones ? 0 : (uint16_t)bits;
     set_numbers(path, "transformer.wpe.weight", 0, number, COUNT(number));
-    params_read(path, &m.master, 3);
-    float *got = download(m.master.wpe);
+    params_read(path, &m->master, 3);
+    float *got = download(m->master.wpe);
     int wrong = 0;
     for (uint32_t bits = 0; bits < 65536; bits++) {
         uint32_t exponent = bits >> mantissa_bits & ones, mantissa = bits & ((1u << mantissa_bits) - 1);
@@ -313,7 +301,6 @@ static void every_number(const char *dtype, int exponent_bits) {
         wrong += got[bits] != want || !signbit(got[bits]) != !signbit(want);
     }
     EXPECT(!wrong, "%d of 65536 %s are wrong", wrong, dtype);
-    gpt_free(&m);
 }
 
 TEST(every_f16_and_bf16_is_exact) {

@@ -15,8 +15,7 @@ typedef struct { Tokenizer tokenizer; const char *text; int V; } Encode;
 
 static void encode(void *argument) {
     Encode *e = argument;
-    int count;
-    free(tokenizer_encode(e->tokenizer, e->text, e->V, &count));
+    tokenizer_encode(e->tokenizer, e->text, e->V, &(int){0});
 }
 
 TEST(text_to_tokens) {
@@ -37,10 +36,10 @@ TEST(text_to_tokens) {
     };
     for (int i = 0; i < COUNT(good); i++) {
         int count;
-        int32_t *t = tokenizer_encode(good[i].encode.tokenizer, good[i].encode.text, good[i].encode.V, &count);
+        const Encode *e = &good[i].encode;
+        int32_t *t = test_keep(tokenizer_encode(e->tokenizer, e->text, e->V, &count));
         EXPECT(count == good[i].count && !memcmp(t, good[i].want, (size_t)count * sizeof *t), "case %d: %d tokens", i,
                count);
-        free(t);
     }
     for (int i = 0; i < COUNT(bad); i++) expect_fails(bad[i].want, encode, (void *)&bad[i].encode);
     static const int rows[][3] = {      /* of a model of ids; first token of an empty prompt; end of text */
@@ -61,7 +60,7 @@ static const char *printed_tokens(Tokenizer tokenizer, const int32_t *ids, int c
     for (int i = 0; i < count; i++) tokenizer_print(tokenizer, ids[i], file, is_raw);
     if (tokenizer == TOKENIZER_BYTES) tokenizer_print_end(file);
     fclose(file);
-    return scratch_keep(text);
+    return test_keep(text);
 }
 
 static const char *printed_bytes(const char *text, int is_raw) {
@@ -85,7 +84,7 @@ TEST(bpe_speaks_text) {
     static const char text[] = "the \xe2\x82\xac<|endoftext|>";
     int count;
     Tokenizer bpe = tokenizer_open("test/reference/bpe");
-    int32_t ids[64], *encoded = tokenizer_encode(bpe, text, 500, &count);
+    int32_t ids[64], *encoded = test_keep(tokenizer_encode(bpe, text, 500, &count));
     memcpy(ids, encoded, (size_t)count * sizeof *ids);
     EXPECT(!strcmp(tokenizer_name(bpe), "bpe"), "its name");
     EXPECT(count > 4 && ids[count - 1] == 499 && tokenizer_start(bpe, 600) == 499, "%d tokens", count);
@@ -95,7 +94,6 @@ TEST(bpe_speaks_text) {
     EXPECT(!tokenizer_file_text(TOKENIZER_IDS, "tokenizer.json", 64), "ids have no files");
     tokenizer_check(bpe, 500);
     expect_fails("a tokenizer of 500 tokens, the model has 499", open_reference, "test/reference/bpe");
-    free(encoded);
     tokenizer_close(bpe);
 }
 
@@ -255,9 +253,11 @@ static void sampled(GPT *m, Tokenizer tokenizer, const char *prompt, int count, 
 enum { B = 2, T = 9, V = 256 };
 
 /* A model whose every parameter is large enough to matter. */
-static void lively_model(GPT *m) {
-    gpt_create(m, (GPTConfig){ .L = 1, .NH = 2, .C = 16, .T = T, .V = V, .cache_tokens = T }, "auto", B, T, TRAIN);
+static GPT *lively_model(int V) {
+    const GPTConfig config = { .L = 1, .NH = 2, .C = 16, .T = T, .V = V, .cache_tokens = T };
+    GPT *m = new_model(config, "auto", B, T, TRAIN);
     fill_normally(m, SEED, 0.5, 0);
+    return m;
 }
 
 static void losses_of_a_batch(GPT *m, float losses[B * T]) {
@@ -274,21 +274,20 @@ static void losses_of_a_batch(GPT *m, float losses[B * T]) {
 }
 
 TEST(text_from_a_model) {
-    GPT m;
+    GPT *m = lively_model(V);
     float before[B * T], after[B * T];
     char text[256], again[256], want[256], prompt[256], *second;
-    lively_model(&m);
-    losses_of_a_batch(&m, before);
+    losses_of_a_batch(m, before);
 
-    sampled(&m, TOKENIZER_IDS, "72 105", 40, 1, 3, text);
-    sampled(&m, TOKENIZER_IDS, "72 105", 40, 1, 3, again);
+    sampled(m, TOKENIZER_IDS, "72 105", 40, 1, 3, text);
+    sampled(m, TOKENIZER_IDS, "72 105", 40, 1, 3, again);
     EXPECT(!strcmp(text, again), "the same seed and step: %s and %s", text, again);
     EXPECT(!strncmp(text, "72 105 ", 7) && text[strlen(text) - 1] == '\n', "%s", text);
     EXPECT(spaces_of(text) == 42, "want 2 + 40 tokens: %s", text);
     samples = 2;                                    /* the first is that of a single one, the second another */
-    sampled(&m, TOKENIZER_IDS, "72 105", 20, 1, 3, again);
+    sampled(m, TOKENIZER_IDS, "72 105", 20, 1, 3, again);
     samples = 1;
-    sampled(&m, TOKENIZER_IDS, "72 105", 20, 1, 3, text);
+    sampled(m, TOKENIZER_IDS, "72 105", 20, 1, 3, text);
     second = again + strlen(text);
     EXPECT(!strncmp(text, again, strlen(text)) && !strncmp(second, "---\n72 105 ", 11) && strcmp(second + 4, text) &&
            spaces_of(second) == 22 && second[strlen(second) - 1] == '\n', "%s, of two: %s", text, again);
@@ -298,7 +297,7 @@ TEST(text_from_a_model) {
         int size = 0;
         for (uint64_t i = 0; i < 12; i++)
             size += sprintf(want + size, "%d ", (int)(V * random_uniform(SEED, RANDOM_SAMPLE, (uint32_t)step, i)));
-        sampled(&m, TOKENIZER_IDS, "", 12, 1e30, step, text);       /* the token that "" starts from is not written */
+        sampled(m, TOKENIZER_IDS, "", 12, 1e30, step, text);       /* the token that "" starts from is not written */
         EXPECT(!strncmp(text, want, (size_t)size) && !strcmp(text + size, "\n"), "%s, want %s", text, want);
     }
     /* random bytes: whole characters in the log of a run, as they are elsewhere */
@@ -306,34 +305,33 @@ TEST(text_from_a_model) {
     for (int i = 0; i < 2; i++) {
         size_t at = 0, length = 1;
         copy = copies[i];
-        sampled(&m, TOKENIZER_BYTES, "a", 30, 1e30, 3, text);
+        sampled(m, TOKENIZER_BYTES, "a", 30, 1e30, 3, text);
         while (text[at] && (length = utf8_length((unsigned char *)text + at, strlen(text + at)))) at += length;
         EXPECT(length == !i, "copy %d: %s", i, text);
     }
     /* of a long prompt the last T tokens count, "" is the last id, "" of bytes a newline */
-    sampled(&m, TOKENIZER_IDS, "9 9 9 1 2 3 4 5 6 7 8 10", 20, 1, 3, text);
-    sampled(&m, TOKENIZER_IDS, "1 2 3 4 5 6 7 8 10", 20, 1, 3, again);
+    sampled(m, TOKENIZER_IDS, "9 9 9 1 2 3 4 5 6 7 8 10", 20, 1, 3, text);
+    sampled(m, TOKENIZER_IDS, "1 2 3 4 5 6 7 8 10", 20, 1, 3, again);
     EXPECT(!strcmp(text + 6, again), "%s and %s", text, again);
-    sampled(&m, TOKENIZER_IDS, "255", 5, 1, 3, text);
-    sampled(&m, TOKENIZER_IDS, "", 5, 1, 3, again);
+    sampled(m, TOKENIZER_IDS, "255", 5, 1, 3, text);
+    sampled(m, TOKENIZER_IDS, "", 5, 1, 3, again);
     EXPECT(!strcmp(text + 4, again), "%s and %s", text, again);
-    sampled(&m, TOKENIZER_BYTES, "\n", 20, 1, 3, text);
-    sampled(&m, TOKENIZER_BYTES, "", 20, 1, 3, again);
+    sampled(m, TOKENIZER_BYTES, "\n", 20, 1, 3, text);
+    sampled(m, TOKENIZER_BYTES, "", 20, 1, 3, again);
     EXPECT(!memcmp(text + 1, again, 20), "the bytes after a newline and after nothing differ");
     /* when the context is full, its younger half, rounded down, and the new token go on */
     for (int first = 1; first < 200; first += 20) {
         int seen[5], used = 0;
         for (int i = 0; i < T; i++) used += sprintf(prompt + used, "%d ", first + 3 * i);
-        sampled(&m, TOKENIZER_IDS, prompt, 2, 0, 3, text);
+        sampled(m, TOKENIZER_IDS, prompt, 2, 0, 3, text);
         sscanf(text, "%*d %*d %*d %*d %*d %d %d %d %d %d", seen, seen + 1, seen + 2, seen + 3, seen + 4);
         sprintf(prompt, "%d %d %d %d %d", seen[0], seen[1], seen[2], seen[3], seen[4]);
-        sampled(&m, TOKENIZER_IDS, prompt, 1, 0, 3, again);
+        sampled(m, TOKENIZER_IDS, prompt, 1, 0, 3, again);
         EXPECT(strlen(text) > strlen(again) && !strcmp(text + strlen(text) - strlen(again), again),
                "%s does not end in %s", text, again);
     }
-    losses_of_a_batch(&m, after);
+    losses_of_a_batch(m, after);
     EXPECT(!memcmp(before, after, sizeof before), "the losses differ after sampling");
-    gpt_free(&m);
 }
 
 /* The first size bytes of a text after its prompt, up to the stop. */
@@ -344,21 +342,19 @@ static int size_before_stop(const char *text, int size) {
 
 /* Every part of an answer, which begins and ends inside of tokens, too. */
 TEST(text_ends_before_a_stop) {
-    GPT m;
+    GPT *m = lively_model(500);
     char both[256], got[256], part[8];
     Tokenizer bpe = tokenizer_open("test/reference/bpe");
-    gpt_create(&m, (GPTConfig){ .L = 1, .NH = 2, .C = 16, .T = T, .V = 500, .cache_tokens = T }, "auto", B, T, TRAIN);
-    fill_normally(&m, SEED, 0.5, 0);
-    sampled(&m, bpe, "a", 20, 1, 3, got);
+    sampled(m, bpe, "a", 20, 1, 3, got);
     const int first = (int)strlen(got) - 1;
     samples = 2;
-    sampled(&m, bpe, "a", 20, 1, 3, both);
+    sampled(m, bpe, "a", 20, 1, 3, both);
     const char *second = both + first + 5;
     const int rest = (int)strlen(second) - 1;
     for (int at = 1, n = 1; at + n <= first; n % 7 ? n++ : (at += n = 1)) {
         snprintf(part, sizeof part, "%.*s", n, both + at);
         stop = part;
-        sampled(&m, bpe, "a", 20, 1, 3, got);
+        sampled(m, bpe, "a", 20, 1, 3, got);
         const char *want = STRING("%.*s\n---\n%.*s\n", size_before_stop(both, first), both,
                                   size_before_stop(second, rest), second);
         EXPECT(!strcmp(got, want), "stop '%s': %s, want %s", part, got, want);
@@ -366,7 +362,6 @@ TEST(text_ends_before_a_stop) {
     EXPECT(first > 40 && first < 200 && rest > 40, "%d and %d bytes", first, rest);
     samples = 1;
     stop = "";
-    gpt_free(&m);
     tokenizer_close(bpe);
 }
 
@@ -377,22 +372,20 @@ TEST(text_ends_at_its_end_token) {
     const GPTConfig config = { .L = 1, .NH = 4, .C = C, .T = T, .V = 50257, .dtype = dtype };
     const float one = 1, much = 100;
     for (samples = 2; samples >= 1; samples--) {
-        GPT m;
+        GPT *m = new_model(config, "auto", samples, T, GENERATE);
         char text[256], want[256] = "5 7 ";
-        gpt_create(&m, config, "auto", samples, T, GENERATE);
-        gpt_init(&m, SEED);
-        device_zero(m.master.wte.data, tensor_bytes(m.master.wte));
-        device_zero(m.master.wpe.data, tensor_bytes(m.master.wpe));
+        gpt_init(m, SEED);
+        device_zero(m->master.wte.data, tensor_bytes(m->master.wte));
+        device_zero(m->master.wpe.data, tensor_bytes(m->master.wpe));
         for (int p = 0; p < T; p++) {
-            device_upload((float *)m.master.wpe.data + p * C + p, &much, sizeof much);
-            device_upload((float *)m.master.wte.data + (p == 13 ? 50256 : 300 + p) * C + p, &one, sizeof one);
+            device_upload((float *)m->master.wpe.data + p * C + p, &much, sizeof much);
+            device_upload((float *)m->master.wte.data + (p == 13 ? 50256 : 300 + p) * C + p, &one, sizeof one);
             if (p >= 1 && p < 13) sprintf(want + strlen(want), "%d ", 300 + p);
         }
-        gpt_cast_params(&m);
-        sampled(&m, TOKENIZER_IDS, "5 7", 40, 0, 0, text);
+        gpt_cast_params(m);
+        sampled(m, TOKENIZER_IDS, "5 7", 40, 0, 0, text);
         EXPECT(!strcmp(text, samples == 1 ? STRING("%s\n", want) : STRING("%s\n---\n%s\n", want, want)),
                "%d samples: %s, want %s", samples, text, want);
-        gpt_free(&m);
     }
     samples = 1;
 }

@@ -113,15 +113,14 @@ TEST(a_nonfinite_tensor_is_named) {
     const float nan = NAN;
     float had;
     char name[96], want[96];
-    GPT m;
     gpt_check(&config);
-    gpt_create(&m, config, "auto", B, T, TRAIN);
-    gpt_init(&m, 1);
-    gpt_load(&m, tokens, targets);
-    train_pass(&m, 1.0f / (B * T), OVERWRITE);
-    EXPECT(!gpt_find_nonfinite(&m, name), "%s, before there was a NaN", name);
+    GPT *m = new_model(config, "auto", B, T, TRAIN);
+    gpt_init(m, 1);
+    gpt_load(m, tokens, targets);
+    train_pass(m, 1.0f / (B * T), OVERWRITE);
+    EXPECT(!gpt_find_nonfinite(m, name), "%s, before there was a NaN", name);
     const struct { const char *what; const TensorTable *table; } tables[] = {
-        { "parameter", &m.master.table }, { "gradient of", &m.grads.table } };
+        { "parameter", &m->master.table }, { "gradient of", &m->grads.table } };
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < tables[k].table->count; i++) {
             const TensorEntry *entry = &tables[k].table->entry[i];
@@ -129,16 +128,14 @@ TEST(a_nonfinite_tensor_is_named) {
             snprintf(want, sizeof want, "%s %s", tables[k].what, entry->name);
             device_download(&had, last, sizeof had);
             device_upload(last, &nan, sizeof nan);
-            EXPECT(gpt_find_nonfinite(&m, name) && !strcmp(name, want), "%s is not found", want);
+            EXPECT(gpt_find_nonfinite(m, name) && !strcmp(name, want), "%s is not found", want);
             device_upload(last, &had, sizeof had);
         }
     const SpikeDetector none = {0};
     const StepStats step_stats = { .loss = NAN, .norm = NAN };
-    device_upload((float *)m.params.lnfb.data + 15, &nan, sizeof nan);
-    char *text = skipped_step_text(&none, 7, NONFINITE, &step_stats, &m);
+    device_upload((float *)m->params.lnfb.data + 15, &nan, sizeof nan);
+    char *text = test_keep(skipped_step_text(&none, 7, NONFINITE, &step_stats, m));
     EXPECT(strstr(text, "step 7: loss nan, ") && strstr(text, ": parameter transformer.ln_f.bias"), "%s", text);
-    free(text);
-    gpt_free(&m);
 }
 
 /* ---- Memory */

@@ -36,9 +36,8 @@ static Report test_report;
 /* Locks out and opens a saver, one at a time. The corpus is 200 bytes, the last 20 of them for validation. */
 static inline Saver resume_saver(const char *out, Trainer *t, int64_t keep, const TrainState *saved) {
     static RunDir dir;
-    static char bytes[201], *path;
-    memset(bytes, 'x', 200);
-    if (!path) put_text(path = IN_SCRATCH("corpus.txt"), bytes);
+    const char *path = IN_SCRATCH("corpus.txt");
+    if (!file_exists(path)) put_text(path, STRING("%0200d", 0));
     Corpus corpus = corpus_open(path, NULL, 0.1, &(TextFormat){ 0 });
     directory_make(out);
     dir = run_dir_choose(out, NULL, 1, 0);

@@ -30,8 +30,8 @@ TEST(test_checkpoint_round_trip) {
         }
         want.optimizer_step = trainer.optimizer.step = i + 1;
         EXPECT(!*save_state(out, &trainer, &want), "step %d", i);
-        char *dir = run_dir_find(out, TO_RESUME, NULL);
-        EXPECT(dir && !strncmp(dir, out, strlen(out)), "found %s", dir);
+        char *dir = test_keep(run_dir_find(out, TO_RESUME, NULL));
+        EXPECT(!strncmp(dir, out, strlen(out)), "found %s", dir);
         GPTConfig config = checkpoint_config(dir);
         EXPECT(!memcmp(&config, &trainer.model.config, offsetof(GPTConfig, dropout)), "config");
         const TrainState got = expect_checkpoint(dir, &trainer, "what was saved");
@@ -46,7 +46,6 @@ TEST(test_checkpoint_round_trip) {
                && strcmp(train + 18, val + 17), "%s and %s", train, val);
         EXPECT(checkpoint_tokenizer(dir, 65) == TOKENIZER_BYTES, "the tokenizer");
         json_free(json);
-        free(dir);
     }
     /* PyTorch's names of the first and the second moments; of the layouts, a model of transformers is the check */
     SafeFile file = safetensors_open(IN_SCRATCH("new/out/step-00000003/optimizer.safetensors"));

@@ -55,7 +55,7 @@ TEST(test_json_strings) {
             FILE *file = open_memstream(&written, &(size_t){0});
             json_write_string(file, json->text);
             fclose(file);
-            text = scratch_keep(written);
+            text = test_keep(written);
             json_free(json);
         }
     }

@@ -30,13 +30,12 @@ typedef struct { float *param, *m, *v; } Weights;       /* on the host, as they 
 
 /* After a step; 0: the initial weights, and the moments that optimizer_create zeroed. */
 static Weights load(const char *out, int step, GPT *gpt, Optimizer *optimizer) {
-    char *checkpoint = format_string("%s/step-%08d", out, step);
+    char *checkpoint = STRING("%s/step-%08d", out, step);
     if (step) checkpoint_load_model(checkpoint, gpt);
     else gpt_init(gpt, SEED);
     const TrainState state = step ? checkpoint_load_state(checkpoint) : (TrainState){0};
     if (step) checkpoint_load_optimizer(checkpoint, &state, gpt, optimizer);
     EXPECT(optimizer->step == step, "%lld updates after step %d", (long long)optimizer->step, step);
-    free(checkpoint);
     return (Weights){ download(tensor_table_flat(&gpt->master.table, F32)),
                       download(optimizer->m),
                       download(optimizer->v) };
@@ -145,31 +144,28 @@ static void run_and_repeat(DType dtype, int val_tokens) {
     for (size_t i = 0; i < sizeof bytes; i++)                    /* skewed, so that there is something to learn */
         bytes[i] = (char)(uint8_t)(255 * pow(random_uniform(SEED, RANDOM_TEST, 0, i), 3));
     put(text, bytes, sizeof bytes);
-    char *command = format_string("%s --data %s --out %s --layers %d --heads %d --channels %d --context %d --batch %d "
+    char *command = STRING("%s --data %s --out %s --layers %d --heads %d --channels %d --context %d --batch %d "
         "--total-batch %d --steps %d --save-every 1 --val-every %d --val-tokens %d --val-fraction 0.4 --warmup %d "
         "--lr %g --min-lr %g --beta1 %g --beta2 %g --eps %g --weight-decay %g --clip %g --seed %d --dtype %s "
         "> %s.out 2>&1", program, text, out, L, NH, C, T, B, SEQUENCES * T, STEPS, VAL_EVERY, val_tokens, WARMUP, LR,
         FINAL_LR, BETA1, BETA2, EPS, WEIGHT_DECAY, CLIP, SEED, name, out);
     int status = system(command);
     EXPECT(status == 0, "exit status %d of %s", status, command);
-    free(command);
 
     Tokens *all = tokens_open(text), *train = tokens_slice(all, 0, BYTES), *val = tokens_slice(all, BYTES, VAL_BYTES);
     log_text = text_of(STRING("%s/log.csv", out));
     const int is_whole = log_cell(log_text, STEPS, "step") && !log_cell(log_text, STEPS + 1, "step");
     EXPECT(is_whole, "want %d rows: %s", STEPS, log_text);
-    GPT gpt;
     Optimizer optimizer;
     GPTConfig config = { .L = L, .NH = NH, .C = C, .T = T, .V = 256, .dtype = dtype };
     gpt_check(&config);
-    gpt_create(&gpt, config, "auto", SEQUENCES, T, TRAIN);
-    optimizer_create(&optimizer, &gpt, (AdamW){0});
+    GPT *gpt = new_model(config, "auto", SEQUENCES, T, TRAIN);
+    optimizer_create(&optimizer, gpt, (AdamW){0});
     for (int step = 1; step <= STEPS && is_whole; step++) {
-        repeat_step(&gpt, &optimizer, train, out, step);
-        repeat_validation(&gpt, val, val_tokens, step);
+        repeat_step(gpt, &optimizer, train, out, step);
+        repeat_validation(gpt, val, val_tokens, step);
     }
     optimizer_free(&optimizer);
-    gpt_free(&gpt);
     tokens_close(train);
     tokens_close(val);
     tokens_close(all);
@@ -293,12 +289,11 @@ TEST(tensors_in_use_do_not_overlap) {
         gpt_check(&config);
         if (kind == 2 && config.C % 16) continue;
         if (kind == 2) config.matmul_dtype = E4M3;
-        GPT gpt;
-        gpt_create(&gpt, config, "auto", kind == 2 ? 16 : 3, config.T, kind == 1 ? EVALUATE : TRAIN);
-        const TensorTable *table = &gpt.acts.table;
+        GPT *gpt = new_model(config, "auto", kind == 2 ? 16 : 3, config.T, kind == 1 ? EVALUATE : TRAIN);
+        const TensorTable *table = &gpt->acts.table;
         for (int i = 0; i < table->count; i++) {
             const TensorEntry *a = &table->entry[i];
-            EXPECT(a->offset % 256 == 0 && a->offset + tensor_bytes(*a->field) <= gpt.act_bytes, "case %d: %s at %zu",
+            EXPECT(a->offset % 256 == 0 && a->offset + tensor_bytes(*a->field) <= gpt->act_bytes, "case %d: %s at %zu",
                    k, a->name, a->offset);
             EXPECT(!a->same || a->field->data == a[-1].field->data, "case %d: %s is elsewhere", k, a->name);
             for (int j = 0; j < i && !a->same; j++) {
@@ -309,7 +304,6 @@ TEST(tensors_in_use_do_not_overlap) {
                        b->name);
             }
         }
-        gpt_free(&gpt);
     }
 }
 

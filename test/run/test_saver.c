@@ -19,14 +19,12 @@ static void start(Saver *saver, int64_t step) {
    names. */
 static const char *steps_in(const char *out) {
     static char text[512];
-    char *command = format_string("find '%s' -mindepth 1 -maxdepth 1 -printf '%%f=%%l\\n' | sed -e '/^best=/!s/=.*//' "
-                                  "-e 's/=step-0*/=/' -e '/^step-[0-9]\\{8\\}$/s/^step-0*//' | sort -n | tr '\\n' ' '",
-                                  out);
-    FILE *list = popen(command, "r");
+    FILE *list = popen(STRING("find '%s' -mindepth 1 -maxdepth 1 -printf '%%f=%%l\\n' | sed -e '/^best=/!s/=.*//' "
+                              "-e 's/=step-0*/=/' -e '/^step-[0-9]\\{8\\}$/s/^step-0*//' | sort -n | tr '\\n' ' '",
+                              out), "r");
     size_t length = list ? fread(text, 1, sizeof text - 1, list) : 0;
     text[length ? length - 1 : 0] = 0;
     if (list) pclose(list);
-    free(command);
     return text;
 }
 

@@ -135,6 +135,11 @@ TEST(schedules_from_options) {
 
 /* ---- tokens: in a folder of its own, which main makes the current one */
 
+static void close_tokens(void *tokens) { tokens_close(tokens); }
+
+/* Until the test ends. */
+static Tokens *kept(Tokens *tokens) { return test_keep_by(close_tokens, tokens); }
+
 /* Tokens first .. first + count - 1 of the stream in which token j is j. */
 static void write_shard(const char *name, int width, int first, int count) {
     char *bytes = new_array(1024 + count * width, 1);
@@ -166,7 +171,7 @@ TEST(every_target_once_an_epoch) {
         const char *where = STRING("N %d T %d", N, T);
         int input[1000], target[1000];
         write_shard("ring.bin", 2 + c % 2 * 2, 0, N);
-        Tokens *t = tokens_open("ring.bin");
+        Tokens *t = kept(tokens_open("ring.bin"));
         int64_t windows = tokens_windows(t, T);
         EXPECT(windows == (N - 1 + T - 1) / T, "%s: %lld windows", where, (long long)windows);
         EXPECT(tokens_train_targets(t, SEED, 0, 3 * (uint64_t)windows, T) == 3 * (N - 1), "%s", where);
@@ -185,7 +190,6 @@ TEST(every_target_once_an_epoch) {
             for (int j = 1; j < N; j++) EXPECT(seen[j] == 1, "%s: target %d comes %d times", where, j, seen[j]);
             EXPECT(next == N, "%s: %d targets", where, next - 1);
         }
-        tokens_close(t);
     }
 }
 
@@ -206,7 +210,7 @@ static int start_of(const Tokens *t, uint64_t seed, uint64_t g) {
 TEST(order_depends_on_seed_and_place_alone) {
     enum { N = 6400, EPOCHS = 64 };
     write_shard("one.bin", 2, 0, N + 1);
-    Tokens *a = tokens_open("one.bin"), *b = tokens_open("one.bin");
+    Tokens *a = kept(tokens_open("one.bin")), *b = kept(tokens_open("one.bin"));
     for (uint64_t g = 300; g-- > 0; )        /* backwards in a: earlier reads do not matter */
         EXPECT(same_window(a, b, g, g, SEED, 64), "sequence %d differs when it is read again", (int)g);
     /* the cut and the order change with epoch and seed: windows do not all move alike */
@@ -221,19 +225,16 @@ TEST(order_depends_on_seed_and_place_alone) {
         EXPECT(moved_alike < 10 && cut_alike < 10, "other %s: %d of 100 windows move alike, %d are cut alike",
                other ? "seed" : "epoch", moved_alike, cut_alike);
     }
-    tokens_close(a);
-    tokens_close(b);
     /* The short window of an epoch ends where its first one starts: anywhere in the stream. The mean of 64 uniform
        numbers has a standard deviation of 1 / sqrt(12 * 64); 6 of them are allowed. */
     write_shard("cut.bin", 2, 0, N + 33);
-    a = tokens_open("cut.bin");
+    a = kept(tokens_open("cut.bin"));
     double mean = 0;
     for (uint64_t g = 0; g < EPOCHS * (uint64_t)tokens_windows(a, 64); g++)
         if (tokens_train_targets(a, SEED, g, 1, 64) < 64)
             mean += (double)((start_of(a, SEED, g) + 32) % (N + 32)) / (N + 32) / EPOCHS;
     EXPECT(fabs(mean - 0.5) < 6 / sqrt(12 * EPOCHS), "the first windows of %d epochs start at %.3f of the stream",
            EPOCHS, mean);
-    tokens_close(a);
 }
 
 TEST(files_are_one_stream) {
@@ -245,8 +246,8 @@ TEST(files_are_one_stream) {
             write_shard(name, width, end - size[i], size[i]);
         }
         write_shard("whole.bin", width, 0, 1000);
-        Tokens *whole = tokens_open("whole.bin");
-        Tokens *parts = tokens_open(width == 2 ? "part2_*.bin" : "part4_*.bin");
+        Tokens *whole = kept(tokens_open("whole.bin"));
+        Tokens *parts = kept(tokens_open(width == 2 ? "part2_*.bin" : "part4_*.bin"));
         EXPECT(tokens_count(parts) == 1000, "%lld tokens", (long long)tokens_count(parts));
         static const int lengths[] = { 1, 64, 700, 998, 1500 };     /* the last two cross files and the ring's end */
         for (int k = 0; k < COUNT(lengths); k++) {
@@ -256,33 +257,28 @@ TEST(files_are_one_stream) {
             }
         }
         /* a slice is the stream of its tokens */
-        Tokens *slice = tokens_slice(parts, 690, 80), *inner = tokens_slice(slice, 10, 70);
+        Tokens *slice = kept(tokens_slice(parts, 690, 80)), *inner = kept(tokens_slice(slice, 10, 70));
         int32_t input[69], target[69];
         int count = tokens_eval_window(inner, 0, 69, input, target);
         EXPECT(count == 69 && tokens_windows(inner, 69) == 1 && tokens_count(inner) == 70, "%d targets", count);
         for (int i = 0; i < 69; i++)
             EXPECT(input[i] == 700 + i && target[i] == 701 + i, "%d: %d %d", i, input[i], target[i]);
-        tokens_close(inner);
-        tokens_close(slice);
-        tokens_close(parts);
-        tokens_close(whole);
     }
 }
 
 TEST(texts_are_bytes) {
     put("b[1].txt", "a\xff\0b", 4);       /* the name of a file before a pattern, any byte */
-    Tokens *t = tokens_open("b[1].txt");
+    Tokens *t = kept(tokens_open("b[1].txt"));
     int32_t input[4], target[4];
     int count = tokens_eval_window(t, 0, 4, input, target);
     EXPECT(tokens_are_bytes(t) && count == 3 && input[0] == 'a' && input[1] == 255 && input[2] == 0 && target[2] == 'b',
            "%d: %d %d %d", count, input[0], input[1], input[2]);
     tokens_check(t, 256);
-    tokens_close(t);
 }
 
 typedef struct { const char *pattern; int V; int64_t first, count; } Check;
 
-static void open_tokens(void *pattern) { tokens_close(tokens_open(pattern)); }
+static void open_tokens(void *pattern) { tokens_open(pattern); }
 static void check_slice(void *argument) {
     Check *c = argument;
     Tokens *t = tokens_open(c->pattern);
@@ -352,20 +348,18 @@ TEST(a_changed_token_changes_the_fingerprint) {
         if (at[i] >= 0) text[at[i]] = 'b';
         put("hashed-0.txt", text, 50000);
         put("hashed-1.txt", text + 50000, 50000);
-        Tokens *t = tokens_open("hashed-?.txt");
+        Tokens *t = kept(tokens_open("hashed-?.txt"));
         seen[i] = tokens_fingerprint(t);
         for (int k = 0; k < i; k++) EXPECT(seen[k] != seen[i], "places %d and %d look alike", at[k], at[i]);
-        tokens_close(t);
     }
 }
 
 TEST(ids_beyond_the_vocabulary) {
     write_shard("ids_0.bin", 2, 0, 100);
     write_shard("ids_1.bin", 2, 0, 9000);
-    Tokens *t = tokens_open("ids_?.bin");
+    Tokens *t = kept(tokens_open("ids_?.bin"));
     tokens_check(t, 9000);
     tokens_check(t, 50257);
-    tokens_close(t);
     write_shard("late_0.bin", 2, 0, 10);
     write_shard("late_1.bin", 2, 500, 10);
     static const struct { Check check; const char *part; } cases[] = {
@@ -375,11 +369,9 @@ TEST(ids_beyond_the_vocabulary) {
         { { "late_?.bin", 500, 0, 20 },     "late_1.bin: token 0 is id 500" },
     };
     for (int i = 0; i < COUNT(cases); i++) expect_fails(cases[i].part, check_slice, (void *)&cases[i].check);
-    t = tokens_open("ids_?.bin");
-    Tokens *good = tokens_slice(t, 0, 100 + 4000);
+    t = kept(tokens_open("ids_?.bin"));
+    Tokens *good = kept(tokens_slice(t, 0, 100 + 4000));
     tokens_check(good, 4000);       /* other ids are behind the slice */
-    tokens_close(good);
-    tokens_close(t);
     unsigned char bytes[1032] = { 0 };
     memcpy(bytes, (uint32_t[3]){ 20240801, 7, 2 }, 12);
     memcpy(bytes + 1028, &(uint32_t){ 0x80000000 }, 4);
@@ -400,15 +392,13 @@ TEST(beyond_four_gigabytes) {
     close(fd);
     if (!wrote) test_skip_reason = "the disk has no room for a sparse file of 4 GiB";
     else {
-        Tokens *t = tokens_open("sparse.bin"), *end = tokens_slice(t, count - 4, 4);
+        Tokens *t = kept(tokens_open("sparse.bin")), *end = kept(tokens_slice(t, count - 4, 4));
         int32_t input[3], target[3];
         EXPECT(tokens_count(t) == count, "%lld tokens", (long long)tokens_count(t));
         tokens_eval_window(end, 0, 3, input, target);
         EXPECT(input[0] == 11 && target[0] == 12 && target[2] == 14, "%d %d %d", input[0], target[0], target[2]);
         int targets = tokens_eval_window(t, tokens_windows(t, 3) - 1, 3, input, target);
         EXPECT(targets > 0 && target[targets - 1] == 14, "%d targets", targets);
-        tokens_close(end);
-        tokens_close(t);
     }
     unlink("sparse.bin");
 }

@@ -173,10 +173,11 @@ TEST(bad_items) {
 /* ---- Scores */
 
 /* Weights that make some tokens likely, and logits of about 5. */
-static void make_model(GPT *m, DType dtype, int B) {
-    gpt_create(m, tiny(dtype), "auto", B, T, EVALUATE);
+static GPT *make_model(DType dtype, int B) {
+    GPT *m = new_model(tiny(dtype), "auto", B, T, EVALUATE);
     gpt_init(m, SEED);
     fill_normally(m, SEED, 0.25, 1);
+    return m;
 }
 
 /* Words of 1 to 9 letters, some with a context beyond T. The choices begin with tokens of high probability. */
@@ -234,10 +235,9 @@ static void score_alone(GPT *m, TaskRow *row, double *bound, double *margin) {
 
 static void compare_batches(const char *name, DType dtype) {
     enum { ITEMS = 60 };
-    GPT alone, model;
+    GPT *alone = make_model(dtype, 1);
     char *text = random_items(name, ITEMS);
-    make_model(&alone, dtype, 1);
-    Task want = read_items(name, text, TOKENIZER_BYTES, &alone.config);
+    Task want = read_items(name, text, TOKENIZER_BYTES, &alone->config);
     double *bound = new_array(want.rows, sizeof *bound), *margin = new_array(want.rows, sizeof *margin);
     int greedy = 0, lambada = !strcmp(name, "lambada");
     /* a quarter of the words become the model's prediction */
@@ -246,22 +246,21 @@ static void compare_batches(const char *name, DType dtype) {
         for (int t = row->count - row->targets; t < row->count; t++) {
             float logits[256];
             int best = 0;
-            logits_at(&alone, row, t, logits);
+            logits_at(alone, row, t, logits);
             for (int v = 1; v < 256; v++) if (logits[v] > logits[best]) best = v;
             row->token[t + 1] = best;
         }
     }
     for (int r = 0; r < want.rows; r++) {
-        score_alone(&alone, &want.row[r], &bound[r], &margin[r]);
+        score_alone(alone, &want.row[r], &bound[r], &margin[r]);
         greedy += want.row[r].is_greedy;
     }
     EXPECT(!lambada || greedy > 0, "no row is greedy");
     for (int B = 1; B <= 7; B += 3) {
-        Task got = read_items(name, text, TOKENIZER_BYTES, &alone.config);
+        Task got = read_items(name, text, TOKENIZER_BYTES, &alone->config);
         for (int r = 0; r < got.rows; r++)
             memcpy(got.row[r].token, want.row[r].token, (size_t)(got.row[r].count + 1) * sizeof(int32_t));
-        make_model(&model, dtype, B);
-        task_score(&got, &model, B);
+        task_score(&got, make_model(dtype, B), B);
         for (int r = 0; r < got.rows; r++) {
             const TaskRow *a = &got.row[r], *b = &want.row[r];
             EXPECT(fabs(a->log_probability - b->log_probability) <= bound[r], "%s, B %d: row %d: %.9g, want %.9g +- "
@@ -270,10 +269,8 @@ static void compare_batches(const char *name, DType dtype) {
                    r, a->is_greedy);
         }
         task_free(&got);
-        gpt_free(&model);
     }
     task_free(&want);
-    gpt_free(&alone);
 }
 
 TEST(batches_equal_single_rows) {
@@ -289,15 +286,13 @@ TEST(short_rows) {
     const DType dtype = device_refuse_dtype(BF16) ? F32 : BF16;
     GPTConfig config = { .L = 1, .NH = 2, .C = 128, .T = 1024, .V = 256, .dtype = dtype };
     char *text = random_items("multiple-choice", 300);
-    GPT m;
-    gpt_create(&m, config, "auto", 4, config.T, EVALUATE);
-    gpt_init(&m, 1);
-    Task task = read_items("multiple-choice", text, TOKENIZER_BYTES, &m.config);
-    task_score(&task, &m, 4);
+    GPT *m = new_model(config, "auto", 4, config.T, EVALUATE);
+    gpt_init(m, 1);
+    Task task = read_items("multiple-choice", text, TOKENIZER_BYTES, &m->config);
+    task_score(&task, m, 4);
     for (int r = 0; r < task.rows; r++)
         EXPECT(task.row[r].log_probability < 0, "row %d: %g", r, task.row[r].log_probability);
     task_free(&task);
-    gpt_free(&m);
 }
 
 /* An overflow fails. */
@@ -308,13 +303,11 @@ static void score_overflow(void *argument) {
 }
 
 TEST(infinite_activations) {
-    GPT m;
-    make_model(&m, F32, 1);
-    float *huge = new_array(m.config.C, sizeof *huge);
-    for (int i = 0; i < m.config.C; i++) huge[i] = 3e38f;
-    device_upload(m.params.lnfw.data, huge, tensor_bytes(m.params.lnfw));
-    expect_fails("items.jsonl: a log-probability is ", score_overflow, &m);
-    gpt_free(&m);
+    GPT *m = make_model(F32, 1);
+    float *huge = new_array(m->config.C, sizeof *huge);
+    for (int i = 0; i < m->config.C; i++) huge[i] = 3e38f;
+    device_upload(m->params.lnfw.data, huge, tensor_bytes(m->params.lnfw));
+    expect_fails("items.jsonl: a log-probability is ", score_overflow, m);
 }
 
 /* ---- Figures */
