@@ -228,7 +228,6 @@ static const char *train(Run *run) {
         state->step++;
         state->sequences_seen += (uint64_t)run->step.sequences;
         state->tokens += train_step_targets(&run->step, before.sequences_seen);
-        heartbeat_note(state->step);
         if (before.step == first) autotune_cache_save();      /* all is measured */
         const StepResult result = spike_detector_update(&state->spikes, &update.stats);  /* NONFINITE may end the run */
         if (result != APPLIED) report_skipped_step(&run->saver, s, &before, state, &update.stats, result);

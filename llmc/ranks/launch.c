@@ -115,9 +115,6 @@ static void read_variables(void) {
     comm_size = require_variable(l->size, 1, RANKS_MAX);
     comm_rank = require_variable(l->rank, 0, comm_size - 1);
     launch_local_rank = require_variable(l->local_rank, 0, comm_size - 1);
-    const char *size = value_of("WORLD_SIZE", NULL);
-    REQUIRE(!size || integer_of(size, RANKS_MAX) == comm_size, "WORLD_SIZE=%.100s, but %s=%d: unset WORLD_SIZE", size,
-            l->size, comm_size);
     if (comm_size > 1) read_address(l);
 }
 

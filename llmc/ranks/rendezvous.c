@@ -48,7 +48,6 @@ typedef struct {
     int32_t  rank;                  /* the sender's */
     char     name[112];             /* "rank 1 (host b, pid 4)" */
     uint8_t  busy, leaving;         /* leaving: heartbeat_end was called, from rank 0: by all */
-    int64_t  step;                  /* steps done */
     double   waits_s;               /* age of the oldest pending collective */
 } Message;
 
@@ -69,7 +68,6 @@ static int          is_joined;
 static char        *hello;          /* text of HELLO and DATA: the key, then number of ranks and settings_signature */
 static char         comm_id[COMM_ID_BYTES];
 static char         why[200];       /* ": " and why the last connection failed, for messages */
-static atomic_llong steps_done;
 static atomic_int   is_leaving, is_busy;
 static pthread_t    thread;
 
@@ -275,8 +273,8 @@ static void check_collectives(double now) {
     if (longest <= root.silence_s) return;
     if (busy && !is_printed++) print_line(stderr, "waiting for %s: at work on texts, samples or checkpoints", list);
     if (now <= busy_s + root.silence_s) return;
-    end_run(END, "a collective has not ended for %.0f s, at step %lld: %s%s; a longer pause needs a longer "
-            "--comm-timeout", root.silence_s, (long long)self.step, *list ? "it waits for " : "",
+    end_run(END, "a collective has not ended for %.0f s: %s%s; a longer pause needs a longer --comm-timeout",
+            root.silence_s, *list ? "it waits for " : "",
             *list ? list : "all ranks take part, so the network between them fails");
 }
 
@@ -299,11 +297,11 @@ static void check_peer(Connection *c, int is_closed, double heard_s) {
         close_connection(c);
         usleep(TICK_MS * 1000);
     } else if (is_closed)
-        end_run(END, "%s was killed or crashed at step %lld; look for its last output, and for the out-of-memory "
-                "killer in dmesg there", c->last.name, (long long)steps_done);
+        end_run(END, "%s was killed or crashed; look for its last output, and for the out-of-memory killer in dmesg "
+                "there", c->last.name);
     else if (c->last.kind && seconds_now() > heard_s + limit_s)
-        end_run(END, "%s has not answered for %.0f s at step %lld: it is stopped, or its host or network is down",
-                c->last.name, limit_s, (long long)steps_done);
+        end_run(END, "%s has not answered for %.0f s: it is stopped, or its host or network is down", c->last.name,
+                limit_s);
 }
 
 /* One round of TICK_MS at most: receives, checks, and sends heartbeats. Returns 1 when all ranks are leaving. */
@@ -335,7 +333,6 @@ static int watch_ranks(void) {
     sent_s = now;
     self.leaving = (uint8_t)is_leaving;
     self.busy = (uint8_t)is_busy;
-    self.step = steps_done;
     self.waits_s = !is_leaving && comm_pending(&age) > 0 ? fmin(age, now - resumed_s) : 0;
     for (int i = 1; i < peer_count; i++) self.leaving &= links[i].last.leaving;         /* on rank 0 */
     for (int i = 0; i < peer_count; i++) send_message(links[i].fd, HEARTBEAT, NULL, 0);
@@ -353,8 +350,7 @@ static void *heartbeat_thread(void *unused) {
     return unused;
 }
 
-void heartbeat_note(int64_t step) { steps_done = step; }
-void heartbeat_busy(int busy)     { is_busy = busy; }
+void heartbeat_busy(int busy) { is_busy = busy; }
 
 void heartbeat_end(void) {
     if (!self.magic) return;

@@ -30,8 +30,6 @@ void rendezvous_open(void);
    (llmc/base/os.h). */
 void rendezvous_join(const Option *options);
 
-void heartbeat_note(int64_t step);  /* steps done, for messages */
-
 /* 1 while this rank does what others may wait for in a collective, as long as it takes: tokens of a text, a save.
    --comm-timeout does not count until 0. */
 void heartbeat_busy(int busy);

@@ -120,7 +120,6 @@ int main(int argc, char **argv) {
     const char *step_ms = getenv("PROBE_STEP_MS");
     int64_t step = 0;
     for (; step < s.steps && !stop_requested(); step++) {
-        heartbeat_note(step);
         usleep(1000 * (step_ms ? (useconds_t)atoi(step_ms) : 10));
         if (save_requested()) fprintf(stderr, "rank %d saves\n", comm_rank);
         if (step != 5) continue;
