@@ -1,5 +1,4 @@
 #include "resume.h"
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,15 +29,6 @@ static char *find_checkpoint(const char *out, const char *data) {
          why, out);
 }
 
-/* The data's path may be relative to the directory in which the run was started. */
-static void require_data(const char *option, const char *pattern) {
-    glob_t found = {0};
-    REQUIRE(file_exists(pattern) || !glob(pattern, 0, NULL, &found), "--%s %s: no such file or pattern of files; "
-            "these are the data of the run: start it where the run was started, or give --%s PATH",
-            option, pattern, option);
-    globfree(&found);
-}
-
 typedef struct { Option *option; const char *text; } Saved;
 static void set_saved(void *saved) { option_set(((Saved *)saved)->option, ((Saved *)saved)->text); }
 
@@ -62,7 +52,6 @@ char *resume_adopt_options(Option *table, const Json *json, const char *only) {
             fprintf(file, "%s--%s %s -> %s", ftell(file) ? ", " : "", o->name, shell_word(*had ? had : "none"),
                     shell_word(*now ? now : "none"));
         } else if (!o->given && *had) {
-            if (!strcmp(o->name, "data") || !strcmp(o->name, "val-data")) require_data(o->name, had);
             if (fails(set_saved, &(Saved){ o, had }, why)) fail("%s: %s", settings->where, why);
             o->given = 1;
         }

@@ -18,7 +18,7 @@ typedef struct {
 Resume resume_find(const Settings *settings, Option *table, RunDir *dir);
 
 /* Options that are not given, only those of "data|val-data" or NULL = all, take the checkpoint's value. Returns the
-   changes, as above, a new string. Fails on another --init or --perturb, and where data of the run are not found. */
+   changes, as above, a new string. Fails on another --init or --perturb. */
 char *resume_adopt_options(Option *table, const Json *json, const char *only);
 
 /* Fails if a model of bytes gets token ids or reversed, and if the data differ although the options that name them

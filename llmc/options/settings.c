@@ -32,9 +32,6 @@ static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
 /* The DIR of --resume DIR becomes --out=DIR. */
 static void name_resumed(int argc, char **argv) {
     int at = 1;
-    for (int i = 1; i < argc; i++)
-        REQUIRE(strncmp(argv[i], "--resume=", 9) || !file_is_dir(argv[i] + 9), "%s: write --resume %s", argv[i],
-                shell_word(argv[i] + 9));
     while (at + 1 < argc && (strcmp(argv[at], "--resume") || !file_is_dir(argv[at + 1]))) at++;
     if (at + 1 >= argc) return;
     char *dir = argv[at + 1];

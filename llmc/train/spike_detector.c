@@ -63,9 +63,7 @@ char *skipped_step_text(const SpikeDetector *d, int64_t step, StepResult result,
                              (long long)step, stats->loss, stats->loss_limit, stats->norm, stats->norm_limit,
                              d->spikes < SPIKE_STEPS_MAX ? "" : "; the next update is applied after so many in a row");
     char name[96];
-    if (!gpt_find_nonfinite(model, name))
-        return format_string("step %lld: loss %g, gradient norm %g, whose square overflows: not applied",
-                             (long long)step, stats->loss, stats->norm);
     return format_string("step %lld: loss %g, gradient norm %g: not applied. First non-finite tensor: %s",
-                         (long long)step, stats->loss, stats->norm, name);
+                         (long long)step, stats->loss, stats->norm,
+                         gpt_find_nonfinite(model, name) ? name : "none, the square of the norm overflows");
 }

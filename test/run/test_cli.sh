@@ -106,7 +106,7 @@ if in_turn 3; then
     refuses "runs/link: cannot make the directory: File exists" "$gpt" link.txt $short --steps 1
     cd runs || exit 2
     for run in val=val_*.txt my.book=my.book.txt; do
-        refuses "--data ${run#*=}: no such file or pattern of files; these are the data of the run" \
+        refuses "${run#*=}: no such file, and no file matches it as a pattern" \
             "$gpt" --resume "${run%%=*}"
         expect "it says what to do" grep -q 'start it where the run was started, or give --data PATH' "$dir/refuse.err"
     done

@@ -164,7 +164,7 @@ TEST(unknown_names) {
     }
     expect_fails("--resume test continues in that directory: want no --out", parse,
                  &(Case){ .word = { "--resume", "test", "--out=x" } });
-    expect_fails("--resume=test: write --resume test", parse, &(Case){ .word = { "--resume=test" } });
+    expect_fails("--resume test: want yes|no, or the flag alone", parse, &(Case){ .word = { "--resume=test" } });
 }
 
 /* A line for each, for each error behind the first of them, and the command. */
