@@ -171,14 +171,7 @@ static void remove_step(const RunDir *dir, int64_t best, int64_t step) {
     checkpoint_remove(partial.text);
 }
 
-static int is_step(const struct dirent *entry) { return step_of(entry->d_name, "") >= 0; }
-static int newest_first(const struct dirent **a, const struct dirent **b) {
-    const long long difference = strtoll((*b)->d_name + 5, NULL, 10) - strtoll((*a)->d_name + 5, NULL, 10);
-    return difference < 0 ? -1 : difference > 0;
-}
-
 void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
-    struct dirent **list = NULL;            /* one reading: with --keep 900 one for each took 1.1 s */
     require_unmoved(dir);
     remove_partials(dir);
     if (!state) return;
@@ -189,12 +182,9 @@ void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
     int64_t kept = 0;
     if (best->outdated && !checkpoint_missing_file(run_dir_checkpoint(dir, best->outdated).text, 1))
         remove_step(dir, best->step, best->outdated);
-    for (int i = 0, count = keep ? scandir(dir->path, &list, is_step, newest_first) : 0; i < count; free(list[i++])) {
-        const int64_t step = step_of(list[i]->d_name, "");
-        const int is_whole = !checkpoint_missing_file(run_dir_checkpoint(dir, step).text, 1);
-        if (step <= state->step && step != extra && is_whole && kept++ >= keep) remove_step(dir, best->step, step);
-    }
-    free(list);
+    /* a reading of the directory for each: 1.1 s with --keep 900, in the saver's thread */
+    for (int64_t step = state->step + 1; keep && (step = find_step(dir->path, TO_RESUME, step, &(Path){ "" })) >= 0; )
+        if (step != extra && kept++ >= keep) remove_step(dir, best->step, step);
     REQUIRE(!error, "%s; --sample and --eval take the newest without it", error);
 }
 

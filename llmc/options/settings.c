@@ -50,12 +50,9 @@ static void ignore_file(Option *table, const char *const *names) {
 }
 
 void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **argv) {
-    static const char *const samples[] = { "prompt", "stop", "sample-tokens", "temperature", "top-k", "top-p", NULL };
     make_table(s, table);
     name_resumed(argc, argv);
     options_parse(table, "data", "config", argc, argv);
-    for (const char *const *name = samples; *name; name++)
-        REQUIRE(!s->eval || !option_is_typed(table, *name), "--%s: want --sample CHECKPOINT", *name);
     REQUIRE(!s->sample || !option_is_typed(table, "data"), "--sample with '%s': it reads no data; the "
             "start of the text is --prompt 'SOME WORDS'", s->data);
     static const char *const sizes[] = { "layers", "heads", "channels", NULL };

@@ -373,7 +373,6 @@ printf 'a\000b' > "$dir/zero"
 refuse_each <<END
 --matmul-dtype fp8: | $small --matmul-dtype fp8 --dtype f32
 want --sample | $small --prompt -
---stop: want --sample CHECKPOINT | --eval $dir/a-flash-f32 --stop x
 --interactive reads from stdin, and writes one sample | --sample $dir/a-flash-f32 --interactive --num-samples 2
 --stop 'x': the text of token ids is not known | --data $dir/zeros.bin --context 64 --sample-every 9 --stop x
 END
