@@ -46,7 +46,6 @@ void log_file_flush(LogFile *file, int sync) {
     if (file->error && !before)
         print_line(stderr, "warning: %s: cannot write: %s; the run continues, its rows are kept in memory", file->path,
                    file->error);
-    if (!file->error && before) print_line(stdout, "%s: written again, no row is missing", file->path);
 }
 
 void log_file_close(LogFile *file) {

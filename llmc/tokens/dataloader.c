@@ -95,11 +95,9 @@ Tokens *tokens_open(const char *pattern) {
         if (is_file || strstr(pattern, ".tokens-") || !shards_is_cache(found.gl_pathv[i]))
             add_file(t, format_string("%s", found.gl_pathv[i]));
     if (!is_file) globfree(&found);
-    REQUIRE(t->file_count, "%s: only tokens made of texts match it, and not the texts; want the texts, or '*.tokens-*' "
-            "in the pattern", pattern);
     t->is_text = t->width == 1;
     t->tokenizer = t->is_text ? TOKENIZER_BYTES : TOKENIZER_IDS;
-    REQUIRE(t->count >= 2, "%s: one token, want 2 or more: an input and a target", pattern);
+    REQUIRE(t->count >= 2, "%s: want 2 tokens or more, an input and a target; .tokens- files do not count", pattern);
     return t;
 }
 
@@ -136,7 +134,7 @@ static void tokenize(Tokens *t, const TextFormat *format) {
     t->tokenizer = format->tokenizer;
     t->count = 0;
     add_file(t, cache);
-    REQUIRE(t->count >= 2, "%s: one token, want 2 or more: an input and a target", t->name);
+    REQUIRE(t->count >= 2, "%s: want 2 tokens or more, an input and a target", t->name);
 }
 
 Tokens *tokens_open_text(const char *pattern, const TextFormat *format) {

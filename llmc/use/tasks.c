@@ -10,7 +10,6 @@
 #include "../base/os.h"
 
 static int is_lambada(const Task *task) { return !strcmp(task->name, "lambada"); }
-static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
 /* ---- Items as texts */
 
@@ -91,8 +90,7 @@ static void add_row(Task *task, const char *context, const char *choice, const c
 static int add_choices(Task *task, const Json *object, const char *context, int is_hellaswag) {
     const Json *array = json_member(object, is_hellaswag ? "endings" : "choices", JSON_ARRAY);
     const Json *label = json_member(object, "label", JSON_ANY);
-    REQUIRE(array->count >= 2, "%s: \"%s\" has %d element%s, want 2 or more", array->where, array->key, array->count,
-            plural(array->count));
+    REQUIRE(array->count >= 2, "%s: \"%s\": want 2 elements or more, got %d", array->where, array->key, array->count);
     for (const Json *choice = array->child; choice; choice = choice->next) {
         const int is_text = choice->type == JSON_STRING && *choice->text && strlen(choice->text) == choice->size;
         if (!is_text) json_refuse(choice, "a text that is not empty, without \\u0000");
@@ -299,9 +297,8 @@ void task_evaluate(Task *task, GPT *model, int B, const char *out) {
         const int size = snprintf(text[i], sizeof text[i], "%s %.*f", f->name, digits, f->value);
         if (!isnan(f->error)) snprintf(text[i] + size, sizeof text[i] - (size_t)size, " +- %.*f", digits, f->error);
     }
-    print_line(stdout, "%s: %s, %d item%s: %s, %s, %d context%s cut, %d item%s left out, %.1f s", task->path,
-               task->name, task->items, plural(task->items), text[0], text[1], task->cut, plural(task->cut),
-               task->left_out, plural(task->left_out), seconds);
+    print_line(stdout, "%s: %s, items %d, left out %d, contexts cut %d: %s, %s, %.1f s", task->path, task->name,
+               task->items, task->left_out, task->cut, text[0], text[1], seconds);
     if (!file) return;
     write_results(file, task, figure, seconds);
     file_close_durably(file, out);

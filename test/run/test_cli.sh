@@ -393,15 +393,15 @@ evaluate="$gpt --eval $dir/a-flash-f32 --dtype f32"
 printed() { is "$1" "$(grep -Ec "$2" "$dir/expect.out")" 1; }       # printed WORDS PATTERN: on one line
 expect "a task" $evaluate "$items" --task multiple-choice
 share='[01]\.[05]000 \+- 0\.[05]000'
-printed "its figures" "items.jsonl: multiple-choice, 2 items: acc $share, acc_norm $share, 1 context cut, 1 item left "
+printed "its figures" "items.jsonl: multiple-choice, items 2, left out 1, contexts cut 1: acc $share, acc_norm $share, "
 expect "with a file" $evaluate "$items" --task multiple-choice --out "$dir/scored.jsonl" --batch 1
-printed "its figures" "items.jsonl: multiple-choice, 2 items: acc $share, acc_norm $share, 1 context cut, 1 item left "
+printed "its figures" "items.jsonl: multiple-choice, items 2, left out 1, contexts cut 1: acc $share, acc_norm $share, "
 is "lines of the file" "$(cut -d, -f1,2 "$dir/scored.jsonl" | tr '\n' ';')" \
     '{"event": "item", "line": 1;{"event": "item", "line": 3;{"event": "task", "task": "multiple-choice";'
 expect "three choices" grep -q '"label": 1, "log_probabilities": \[-[0-9.]*, -[0-9.]*, -[0-9.]*\]}$' "$dir/scored.jsonl"
 refuses "--out $items: exists; want a new file" $evaluate "$items" --task multiple-choice --out "$items"
 expect "a word" $evaluate "$dir/words.jsonl" --task lambada
-printed "its figures" ': lambada, 1 item: acc [01]\.0000, perplexity [0-9.]*, 0 contexts cut, 0 items left out, '
+printed "its figures" ': lambada, items 1, left out 0, contexts cut 0: acc [01]\.0000, perplexity [0-9.]*, '
 refuse_each <<END
 words.jsonl: line 1: "activity_label" is missing | --eval $dir/a-flash-f32 $dir/words.jsonl --task hellaswag
 --task lambada: want --eval CHECKPOINT | $dir/words.jsonl --task lambada

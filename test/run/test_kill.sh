@@ -25,7 +25,7 @@ same_checkpoints() {  # same_checkpoints A B: every checkpoint of A is in B, byt
         is "state.json of $step" "$(state_of "$step")" "$(state_of "$other")"
     done
 }
-names_in() { (cd "$1" && ls -d step-* 2>/dev/null); }
+names_in() { (cd "$1" && ls -d step-* 2>/dev/null | grep -v '\.partial-'); }      # one of a run without locks stays
 random_ms() {     # random_ms MAX
     od -An -N4 -tu4 /dev/urandom | awk -v max_ms="$1" '{ printf "%.3f", $1 % max_ms / 1000 }'
 }

@@ -298,7 +298,7 @@ TEST(malformed_files) {
         { "huge_4.bin",     20240801, 7, 0x80000000, 1044, "promises 2147483648 tokens, 8589935616 bytes" },
         { "small.bin",      20240520, 1, 9,  1044,      "too long: the header promises 9 tokens, 1042 bytes" },
         { "zero.bin",       20240520, 1, 0,  1024,      "zero.bin: no tokens: want a file with some" },
-        { "single.bin",     20240520, 1, 1,  1026,      "one token, want 2 or more" },
+        { "single.bin",     20240520, 1, 1,  1026,      "want 2 tokens or more" },
         { "magic.txt",      20240520, 1, 11, 1044,      "promises 11 tokens, 1046 bytes" },   /* known by its magic */
     };
     for (int i = 0; i < COUNT(shards); i++) {
@@ -309,7 +309,7 @@ TEST(malformed_files) {
     }
     static const struct { const char *name, *text, *part; } files[] = {
         { "empty.txt",  "",                 "empty.txt: no tokens: want a file with some" },
-        { "one.txt",    "x",                "one token, want 2 or more" },
+        { "one.txt",    "x",                "want 2 tokens or more" },
         { "text.bin",   "once upon a time", "magic 1701015151, want" },
         { "pickle.bin", "\x80\x02}qX",      "pickle.bin: this is a Python pickle, want a text or a token shard" },
     };

@@ -142,7 +142,7 @@ TEST(bad_items) {
         { "multiple-choice", GOOD GOOD "{\"choices\": [\"b\", \"c\"], \"label\": 0}",
           "line 3: \"context\" is missing" },
         { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\"], \"label\": 0}",
-          "\"choices\" has 1 element, want 2 or more" },
+          "\"choices\": want 2 elements or more, got 1" },
         { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", \"\"], \"label\": 0}",
           "want a text that is not empty" },
         { "multiple-choice", "{\"context\": \"a\", \"choices\": [\"b\", 3], \"label\": 0}", "line 1: \"choices\" is 3, "
