@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include "../llmc/base/files.h"
+#include "../llmc/base/json.h"
 #include "../llmc/base/random.h"
 
 static char scratch[256];
@@ -81,6 +82,13 @@ static inline const char *printed_on(int fd, void (*f)(void *), void *argument) 
     f(argument);
     restore(fd, was);
     return text_of(path);
+}
+
+static inline void free_json(void *json) { json_free(json); }
+
+/* Until the test ends. */
+static inline Json *parsed(const char *text, size_t size, const char *name) {
+    return test_keep_by(free_json, json_parse(text, size, name));
 }
 
 /* The text at from again at to, with new in the place of the first old. */

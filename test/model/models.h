@@ -160,6 +160,21 @@ static inline void params_read(const char *path, const Params *params, int V) {
 
 typedef struct { GPT model; Optimizer optimizer; } Trainer;
 
+static inline void free_trainer(void *trainer) {
+    Trainer *t = trainer;
+    optimizer_free(&t->optimizer);
+    gpt_free(&t->model);
+    free(t);
+}
+
+/* A model to train, without weights, until the test ends. */
+static inline Trainer *new_trainer(GPTConfig config, int B, int T) {
+    Trainer *t = malloc(sizeof *t);
+    gpt_create(&t->model, config, "auto", B, T, TRAIN);
+    optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
+    return test_keep_by(free_trainer, t);
+}
+
 /* memory: of tensors as the table says */
 static inline void fill_memory(const TensorTable *table, void *memory, int V, uint32_t seed) {
     for (int i = 0; i < table->count; i++) {
@@ -182,18 +197,10 @@ static inline void tiny_fill(Trainer *t, uint32_t seed) {
     fill_memory(&t->model.params.table, t->optimizer.v.data, t->model.config.V, seed + 2);
 }
 
-static inline void tiny_create(Trainer *t, uint32_t seed) {
-    *t = (Trainer){ .model.config = { .L = 2, .NH = 2, .C = 16, .T = 7, .V = 65 } };
-    gpt_check(&t->model.config);
-    params_create(&t->model.params, &t->model.config, F32, "a test's parameters");
-    t->model.master = t->model.params;
-    optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
+static inline Trainer *new_tiny(uint32_t seed) {
+    Trainer *t = new_trainer((GPTConfig){ .L = 2, .NH = 2, .C = 16, .T = 7, .V = 65 }, 1, 7);
     tiny_fill(t, seed);
-}
-
-static inline void tiny_free(Trainer *t) {
-    optimizer_free(&t->optimizer);
-    params_free(&t->model.params);
+    return t;
 }
 
 #endif

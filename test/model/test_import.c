@@ -218,36 +218,34 @@ TEST(config_and_head_agree) {
 
 /* ---- Out again */
 
-static void load_trainer(Trainer *t, const char *dir) {
-    trainer_create(t, checkpoint_config(dir), B, T);
+static Trainer *loaded(const char *dir) {
+    Trainer *t = new_trainer(checkpoint_config(dir), B, T);
     checkpoint_load_model(dir, &t->model);
+    return t;
 }
 
 /* Any numbers, also of a model in F16: a resume has the same bits in weights and moments. */
 static void save_and_resume(const char *model) {
     static const float hard[] = { 1 + 0x1p-8f, 0x1p-133f, 0x1p-149f, -0x1.fffffep127f, -0.0f };
-    Trainer saved, resumed;
-    load_trainer(&saved, STRING(HF "%s", model));
-    tiny_fill(&saved, 7);
-    device_upload(saved.model.master.wpe.data, hard, sizeof hard);
-    char *dir = save_step(IN_SCRATCH("out-%s", model), &saved, 9);
-    load_trainer(&resumed, dir);
-    EXPECT(resumed.model.config.untied == saved.model.config.untied, "%s: tied as before", dir);
-    checkpoint_load_optimizer(dir, &(TrainState){0}, &resumed.model, &resumed.optimizer);
-    expect_equal_rows(&saved.model.master, &resumed.model.master, "parameters");
-    expect_equal_moments(&saved.optimizer, &resumed.optimizer);
+    Trainer *saved = loaded(STRING(HF "%s", model));
+    tiny_fill(saved, 7);
+    device_upload(saved->model.master.wpe.data, hard, sizeof hard);
+    char *dir = save_step(IN_SCRATCH("out-%s", model), saved, 9);
+    Trainer *resumed = loaded(dir);
+    EXPECT(resumed->model.config.untied == saved->model.config.untied, "%s: tied as before", dir);
+    checkpoint_load_optimizer(dir, &(TrainState){0}, &resumed->model, &resumed->optimizer);
+    expect_equal_rows(&saved->model.master, &resumed->model.master, "parameters");
+    expect_equal_moments(&saved->optimizer, &resumed->optimizer);
 
     SafeFile file = safetensors_open(STRING("%s/model.safetensors", dir));
     const SafeTensor *head = safetensors_find(&file, "lm_head.weight");
-    EXPECT(!head == !saved.model.config.untied, "%s: the head is in the file when it is untied", dir);
-    EXPECT(!head || head->dim[0] == saved.model.config.V, "%s: and has V rows", dir);
+    EXPECT(!head == !saved->model.config.untied, "%s: the head is in the file when it is untied", dir);
+    EXPECT(!head || head->dim[0] == saved->model.config.V, "%s: and has V rows", dir);
     for (int i = 0; i < file.count; i++)
         EXPECT(!strcmp(file.tensor[i].dtype, "F32"), "%s is %s", file.tensor[i].name, file.tensor[i].dtype);
     const char *text = text_of(STRING("%s/config.json", dir));
     EXPECT(strstr(text, quoted(head ? "`tie_word_embeddings`: false" : "`tie_word_embeddings`: true")), "%s", text);
     safetensors_close(&file);
-    trainer_free(&saved);
-    trainer_free(&resumed);
 }
 
 TEST(saved_and_resumed) {

@@ -9,17 +9,6 @@
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:vasprintf\nleak:open_files"; }
 
-/* A model to train, without weights. */
-static inline void trainer_create(Trainer *t, GPTConfig config, int B, int T) {
-    gpt_create(&t->model, config, "auto", B, T, TRAIN);
-    optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
-}
-
-static inline void trainer_free(Trainer *t) {
-    optimizer_free(&t->optimizer);
-    gpt_free(&t->model);
-}
-
 static const char  *test_model = "d4", *test_data = "a \"b\"\n\\c\xc3\xa9", *test_none, *test_optimizer = "adamw";
 static const Option test_options[] = {
     { .help = "a group" },
@@ -88,19 +77,17 @@ static inline char *save_step(const char *out, Trainer *t, int64_t step) {
 
 /* Loads a checkpoint, which has the bits of this trainer, and returns its state. */
 static inline TrainState expect_checkpoint(const char *dir, const Trainer *want, const char *what) {
-    Trainer loaded;
+    Trainer *loaded = new_tiny(99);
     uint32_t ones[20 * 16];
-    tiny_create(&loaded, 99);
     memset(ones, 0xff, sizeof ones);       /* in the padding: loading has to clear it */
-    device_upload((char *)loaded.model.params.wte.data + 66 * 64, ones, sizeof ones);
-    checkpoint_load_model(dir, &loaded.model);
+    device_upload((char *)loaded->model.params.wte.data + 66 * 64, ones, sizeof ones);
+    checkpoint_load_model(dir, &loaded->model);
     const TrainState state = checkpoint_load_state(dir);
-    checkpoint_load_optimizer(dir, &state, &loaded.model, &loaded.optimizer);
-    EXPECT(same_params(&want->model.params, &loaded.model.params), "%s: gaps or padding", what);
-    expect_equal_rows(&want->model.params, &loaded.model.params, what);
-    expect_equal_moments(&want->optimizer, &loaded.optimizer);
-    EXPECT(loaded.optimizer.step == want->optimizer.step, "%s: %lld updates", what, (long long)loaded.optimizer.step);
-    tiny_free(&loaded);
+    checkpoint_load_optimizer(dir, &state, &loaded->model, &loaded->optimizer);
+    EXPECT(same_params(&want->model.params, &loaded->model.params), "%s: gaps or padding", what);
+    expect_equal_rows(&want->model.params, &loaded->model.params, what);
+    expect_equal_moments(&want->optimizer, &loaded->optimizer);
+    EXPECT(loaded->optimizer.step == want->optimizer.step, "%s: %lld updates", what, (long long)loaded->optimizer.step);
     return state;
 }
 

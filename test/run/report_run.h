@@ -2,7 +2,6 @@
 #ifndef TEST_REPORT_RUN_H
 #define TEST_REPORT_RUN_H
 #include "../scratch.h"
-#include "../../llmc/base/json.h"
 #include "../../llmc/report/report.h"
 
 static char *out;               /* the directory of the run */
@@ -85,11 +84,11 @@ static inline int64_t lines_in(const char *text) {
     return lines;
 }
 
-/* Line n of log.jsonl, from 0; NULL = there are not so many. It lives as long as the program. */
+/* Line n of log.jsonl, from 0; NULL = there are not so many. */
 static inline Json *event_at(int n) {
     const char *text = text_of(events_path);
     while (n-- && text) if ((text = strchr(text, '\n'))) text++;
-    return text && *text ? json_parse(text, strcspn(text, "\n"), "log.jsonl") : NULL;
+    return text && *text ? parsed(text, strcspn(text, "\n"), "log.jsonl") : NULL;
 }
 
 /* "run step step validation": the events. */
@@ -99,7 +98,6 @@ static inline const char *events_text(void) {
     for (int n = 0; (event = event_at(n)); n++) {
         const Json *step = json_find(event, "step");
         text = STRING("%s%s%s%s", text, n ? " " : "", json_string(event, "event"), step ? step->text : "");
-        json_free(event);
     }
     return text;
 }

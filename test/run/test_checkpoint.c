@@ -4,7 +4,7 @@
 #include <float.h>
 #include "../../kernels/autotune.h"
 
-static Trainer trainer;         /* that is saved; loads go into others */
+static Trainer *trainer;         /* that is saved; loads go into others */
 
 static void expect_setting(const char *checkpoint, const char *key, const char *want) {
     Json *state = checkpoint_open_state(checkpoint);
@@ -28,13 +28,13 @@ TEST(test_checkpoint_round_trip) {
             want.spikes.loss[k] = losses[(i + k) % 5] * (1 - 1 / (k + 7.0));
             want.spikes.log_norm[k] = -1 / (k + 3.0);
         }
-        want.optimizer_step = trainer.optimizer.step = i + 1;
-        EXPECT(!*save_state(out, &trainer, &want), "step %d", i);
+        want.optimizer_step = trainer->optimizer.step = i + 1;
+        EXPECT(!*save_state(out, trainer, &want), "step %d", i);
         char *dir = test_keep(run_dir_find(out, TO_RESUME, NULL));
         EXPECT(!strncmp(dir, out, strlen(out)), "found %s", dir);
         GPTConfig config = checkpoint_config(dir);
-        EXPECT(!memcmp(&config, &trainer.model.config, offsetof(GPTConfig, dropout)), "config");
-        const TrainState got = expect_checkpoint(dir, &trainer, "what was saved");
+        EXPECT(!memcmp(&config, &trainer->model.config, offsetof(GPTConfig, dropout)), "config");
+        const TrainState got = expect_checkpoint(dir, trainer, "what was saved");
         EXPECT(!memcmp(&got, &want, sizeof got), "the state of step %d", i);
         expect_setting(dir, "model", test_model);
         expect_setting(dir, "data", test_data);
@@ -51,7 +51,7 @@ TEST(test_checkpoint_round_trip) {
     SafeFile file = safetensors_open(IN_SCRATCH("new/out/step-00000003/optimizer.safetensors"));
     const SafeTensor *m = safetensors_find(&file, "exp_avg.transformer.wte.weight");
     const SafeTensor *v = safetensors_find(&file, "exp_avg_sq.transformer.wte.weight");
-    float *first = download(trainer.optimizer.m), *second = download(trainer.optimizer.v);
+    float *first = download(trainer->optimizer.m), *second = download(trainer->optimizer.v);
     EXPECT(m && v && !memcmp(m->data, first, (size_t)m->bytes) && !memcmp(v->data, second, (size_t)v->bytes),
            "the moments of wte");
     safetensors_close(&file);
@@ -61,16 +61,17 @@ TEST(test_checkpoint_round_trip) {
 
 static const OptimizerState moments[] = { STATE_M, STATE_V };
 
-static void filled_trainer(Trainer *t, OptimizerKind kind, uint32_t seed) {
+static Trainer *filled_trainer(OptimizerKind kind, uint32_t seed) {
     GPTConfig config = { .L = 2, .NH = 2, .C = 16, .T = 7, .V = 65, .optimizer = kind };
     gpt_check(&config);
-    trainer_create(t, config, 1, 7);
+    Trainer *t = new_trainer(config, 1, 7);
     fill(&t->model.master, config.V, seed);
     for (int i = 0; i < COUNT(moments); i++) {
         void *memory = optimizer_memory(&t->optimizer, moments[i]);
         fill_memory(&t->model.master.table, memory, config.V, seed + 1 + (uint32_t)i);
         optimizer_scatter(&t->optimizer, moments[i]);
     }
+    return t;
 }
 
 static float *flat_moments(Trainer *t, OptimizerState which) {
@@ -82,24 +83,20 @@ static float *flat_moments(Trainer *t, OptimizerState which) {
 TEST(moments_of_another_optimizer) {
     for (int pair = 0; pair < 4; pair++) {
         const OptimizerKind from = (OptimizerKind)(pair / 2), to = (OptimizerKind)(pair % 2);
-        Trainer saved, loaded;
-        filled_trainer(&saved, from, 7);
-        filled_trainer(&loaded, to, 70);
+        Trainer *saved = filled_trainer(from, 7), *loaded = filled_trainer(to, 70);
         test_optimizer = from == OPTIMIZER_MUON ? "muon" : "adamw";
-        char *dir = save_step(IN_SCRATCH("optimizers-%d", pair), &saved, 1);
-        checkpoint_load_optimizer(dir, &(TrainState){0}, &loaded.model, &loaded.optimizer);
+        char *dir = save_step(IN_SCRATCH("optimizers-%d", pair), saved, 1);
+        checkpoint_load_optimizer(dir, &(TrainState){0}, &loaded->model, &loaded->optimizer);
         for (int i = 0; i < COUNT(moments); i++) {
-            float *got = flat_moments(&loaded, moments[i]), *want = flat_moments(&saved, moments[i]);
-            for (int k = 0; k < saved.model.master.table.count; k++) {
-                const TensorEntry *e = &saved.model.master.table.entry[k];
+            float *got = flat_moments(loaded, moments[i]), *want = flat_moments(saved, moments[i]);
+            for (int k = 0; k < saved->model.master.table.count; k++) {
+                const TensorEntry *e = &saved->model.master.table.entry[k];
                 const size_t first = e->offset / sizeof *want, bytes = tensor_bytes(*e->field);
                 if (e->matrices && moments[i] == STATE_V && to == OPTIMIZER_MUON) continue;
                 if (e->matrices && from != to) memset(want + first, 0, bytes);
                 EXPECT(!memcmp(got + first, want + first, bytes), "%s: moment %d of %s", test_optimizer, i, e->name);
             }
         }
-        trainer_free(&saved);
-        trainer_free(&loaded);
     }
     test_optimizer = "adamw";
 }
@@ -109,9 +106,9 @@ TEST(moments_of_another_optimizer) {
 static void load_config(void *dir) { checkpoint_config(dir); }
 static void load_state(void *dir) { checkpoint_load_state(dir); }
 static void load_optimizer(void *dir) {
-    checkpoint_load_optimizer(dir, &(TrainState){0}, &trainer.model, &trainer.optimizer);
+    checkpoint_load_optimizer(dir, &(TrainState){0}, &trainer->model, &trainer->optimizer);
 }
-static void load_model(void *dir) { checkpoint_load_model(dir, &trainer.model); }
+static void load_model(void *dir) { checkpoint_load_model(dir, &trainer->model); }
 static void load_tokenizer(void *dir) { tokenizer_close(checkpoint_tokenizer(dir, 65)); }
 static void resolve(void *path) { run_dir_resolve(path, NULL); }
 static void verify(void *dir) { checkpoint_verify(dir, 1); }
@@ -120,22 +117,22 @@ static void verify(void *dir) { checkpoint_verify(dir, 1); }
 #define EMPTY(name, dtype) TENSOR(name, dtype, "0", 0, 0)
 
 TEST(models_of_other_programs) {
-    char *dir = save_step(IN_SCRATCH("foreign"), &trainer, 1), *path = STRING("%s/model.safetensors", dir);
+    char *dir = save_step(IN_SCRATCH("foreign"), trainer, 1), *path = STRING("%s/model.safetensors", dir);
     char *good = IN_SCRATCH("good.safetensors");
     EXPECT(rename(path, good) == 0, "%s", path);
     rewrite(good, path, META, EMPTY("h.0.attn.bias", "BOOL") "," EMPTY("transformer.h.1.attn.masked_bias", "F32"));
-    expect_checkpoint(dir, &trainer, "masks as tensors");
+    expect_checkpoint(dir, trainer, "masks as tensors");
 
     FileMap map = file_map(good);
     const int end = (int)map.size - 8 - (map.bytes[0] | map.bytes[1] << 8), table = 65 * 16 * 4;
     file_unmap(map);
     char *head = STRING("`lm_head.weight`:{`dtype`:`F32`,`shape`:[65,16],`data_offsets`:[%d,%d]}", end, end + table);
-    uint32_t *bits = download(trainer.model.params.wte);
+    uint32_t *bits = download(trainer->model.params.wte);
     FILE *file = fopen(good, "ab");
     fwrite(bits, 1, (size_t)table, file);
     fclose(file);
     rewrite(good, path, META, head);
-    expect_checkpoint(dir, &trainer, "a head that equals wte");
+    expect_checkpoint(dir, trainer, "a head that equals wte");
     bits[649] ^= 1;
     file = fopen(path, "r+b");
     fseek(file, -table, SEEK_END);
@@ -207,7 +204,7 @@ static char *save_with_window(const char *out) {
     TrainState state = state_of(3);
     state.spikes = (SpikeDetector){ .count = 2, .loss = { 3.25, 3 }, .log_norm = { 0.5, 1 } };
     state.val.best = (BestLoss){ .step = 3, .loss = 0.5, .is_extra = 1 };
-    EXPECT(!*save_state(out, &trainer, &state), "saved");
+    EXPECT(!*save_state(out, trainer, &state), "saved");
     return STRING("%s/step-00000003", out);
 }
 
@@ -222,7 +219,7 @@ TEST(damaged_files_are_refused) {
     EXPECT(checkpoint_config(dir).C == 16, "an n_inner of null");
     unlink(STRING("%s/checksums.xxh64", dir));
     verify(dir);                           /* a model of another program has none */
-    checkpoint_load_model(dir, &trainer.model);
+    checkpoint_load_model(dir, &trainer->model);
     unlink(STRING("%s/optimizer.safetensors", dir));
     expect_fails("optimizer.safetensors: cannot open: No such file", load_optimizer, dir);
 }
@@ -231,11 +228,11 @@ TEST(damaged_files_are_refused) {
 TEST(test_checkpoint_choices) {
     char *out = IN_SCRATCH("choices"), *dir = IN_SCRATCH("choices/step-00000001");
     const char *path = IN_SCRATCH("choices/step-00000001/choices.txt"), *machine = autotune_machine();
-    save_step(out, &trainer, 1);
+    save_step(out, trainer, 1);
     EXPECT(!file_exists(path), "nothing was chosen: no file");
     checkpoint_load_choices(dir);
     autotune_add("gemm 64x64x64", 12);
-    save_step(out, &trainer, 1);
+    save_step(out, trainer, 1);
     verify(dir);
     autotune_adopt(STRING("%s\ngemm 64x64x64: 5\nanother: 6\n", machine));
     checkpoint_load_choices(dir);
@@ -246,7 +243,7 @@ TEST(test_checkpoint_choices) {
     autotune_adopt(STRING("%s\n", machine));
     checkpoint_load_choices(dir);           /* prints that it is of another device */
     EXPECT(autotune_find("gemm 64x64x64") == -1, "of another device");
-    save_step(out, &trainer, 1);
+    save_step(out, trainer, 1);
     EXPECT(!file_exists(path), "the next save has no choices again");
     checkpoint_remove(dir);
     EXPECT(!file_exists(dir), "removed");
@@ -268,8 +265,8 @@ TEST(test_finding) {
     directory_make(out);
     expect_found(run_dir_find(out, TO_RESUME, NULL), NULL);
     expect_fails("holds no checkpoint, want config.json and model.safetensors (GPT-2's: start scripts/", resolve, out);
-    save_step(out, &trainer, 2);
-    save_step(out, &trainer, 10);
+    save_step(out, trainer, 2);
+    save_step(out, trainer, 10);
     expect_found(run_dir_find(out, TO_RESUME, NULL), s10);
     expect_found(run_dir_find(out, TO_RESUME, s10), s2);
     expect_found(run_dir_find(out, TO_RESUME, s2), NULL);
@@ -292,7 +289,7 @@ TEST(test_finding) {
         if (i == 0) expect_fails("not finished", resolve, STRING("%s/model.safetensors", named));
         EXPECT(rename(named, s2) == 0, "%s", named);
     }
-    save_step(out, &trainer, 123456789);
+    save_step(out, trainer, 123456789);
     expect_found(run_dir_find(out, TO_RESUME, NULL), big);
     unlink(IN_SCRATCH("found/step-123456789/state.json"));
     expect_found(run_dir_find(out, TO_RESUME, NULL), s10);       /* incomplete for a resume */
@@ -319,17 +316,17 @@ TEST(test_picking) {
     char *out = IN_SCRATCH("picked"), *note;
     TrainState state = state_of(1);
     state.val_step = -1;
-    EXPECT(!*save_state(out, &trainer, &state), "saved");
+    EXPECT(!*save_state(out, trainer, &state), "saved");
     expect_picked(out, 1, "the last of the run");
     state = state_of(2);
     state.val.best = (BestLoss){ 2, 0.5, 0, 0 };
-    EXPECT(!*save_state(out, &trainer, &state), "saved");
+    EXPECT(!*save_state(out, trainer, &state), "saved");
     expect_picked(out, 2, "the last of the run and its best");
-    save_step(out, &trainer, 3);
+    save_step(out, trainer, 3);
     const TrainState saved = checkpoint_load_state(IN_SCRATCH("picked/step-00000003"));
     EXPECT(!saved.val.best.step, "a saver that is opened anew knows no best");
     state.step = 3;
-    Saver saver = resume_saver(out, &trainer, 0, &state);
+    Saver saver = resume_saver(out, trainer, 0, &state);
     state = state_of(4);
     saver_save(&saver, &state);
     close_saver(&saver);
@@ -350,12 +347,12 @@ TEST(test_tokenizer_files) {
     Tokenizer bpe = tokenizer_open("test/reference/bpe"), kinds[] = { TOKENIZER_BYTES, bpe, TOKENIZER_IDS };
     for (int k = 0; k < 3; k++) {
         saved_tokenizer = kinds[k];
-        char *step = save_step(IN_SCRATCH("tokenized-%d", k), &trainer, 1);
+        char *step = save_step(IN_SCRATCH("tokenized-%d", k), trainer, 1);
         const int is_written = file_exists(STRING("%s/tokenizer.json", step));
         const char *config = STRING("%s/tokenizer_config.json", step);
         EXPECT(is_written == (k < 2) && file_exists(config) == is_written, "kind %d", k);
         if (k == 2) continue;
-        const char *context = STRING("\"model_max_length\": %d,", trainer.model.config.T);
+        const char *context = STRING("\"model_max_length\": %d,", trainer->model.config.T);
         EXPECT(strstr(text_of(config), context), "want %s", context);
         Tokenizer again = tokenizer_open(step);
         const BpeVocabulary *v = bpe_vocabulary(tokenizer_bpe(again));
@@ -398,8 +395,7 @@ TEST(which_tokenizer) {
 int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){ .threads = 1 });
-    tiny_create(&trainer, 1);
+    trainer = new_tiny(1);
     test_all();
-    tiny_free(&trainer);
     return test_close();
 }

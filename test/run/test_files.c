@@ -1,7 +1,6 @@
 /* test_files.c - Files, JSON and safetensors: round trips, malformed input. */
 #include "../scratch.h"
 #include <sys/stat.h>
-#include "../../llmc/base/json.h"
 #include "../../llmc/checkpoint/safetensors.h"
 
 /* ---- JSON */
@@ -10,7 +9,7 @@ TEST(test_json_values) {
     const char text[] = "\xef\xbb\xbf {\"a\" : [1, -0.5e+3 ,\"x\"],\"\":null,\"\\u00e9\\n\\\"\\/\":"
                         "\"\\ud83d\\ude00 \xc3\xa9\\u20ac\\u0001\",\"o\":{ },\"e\":[\t],\"t\":null,\"f\":false,"
                         "\"n\":\"a\\u0000b\",\"t\\u0000\":1,\"i\":[NaN,Infinity,-Infinity],\"t\":true}\r\n";
-    Json *root = json_parse(text, sizeof text - 1, "text");
+    Json *root = parsed(text, sizeof text - 1, "text");
     EXPECT(root->type == JSON_OBJECT && root->count == 11, "%d members", root->count);
     const Json *a = json_find(root, "a");
     EXPECT(a && a->count == 3 && !strcmp(a->child->text, "1") && !a->child->key, "the array");
@@ -25,14 +24,12 @@ TEST(test_json_values) {
     EXPECT(!strcmp(i->text, "NaN") && !strcmp(i->next->text, "Infinity") && !strcmp(i->next->next->text, "-Infinity"),
            "numbers of Python: %s", i->text);
     EXPECT(!json_find(root, "b") && !json_find(a, "a"), "what is not there");
-    json_free(root);
 
     static char deep[2000000];
     memset(deep, '[', sizeof deep / 2);
     memset(deep + sizeof deep / 2, ']', sizeof deep / 2);
-    root = json_parse(deep, sizeof deep, "deep");
+    root = parsed(deep, sizeof deep, "deep");
     EXPECT(root->count == 1 && root->child->count == 1, "10^6 levels");
-    json_free(root);
 }
 
 /* Read, written and read again. Halves of surrogate pairs as Python's json.loads and tiktoken read them:
@@ -49,14 +46,13 @@ TEST(test_json_strings) {
     for (int i = 0; i < COUNT(cases); i++) {
         const char *text = cases[i].text;
         for (int round = 0; round < 2; round++) {
-            Json *json = json_parse(text, strlen(text), "string");
+            Json *json = parsed(text, strlen(text), "string");
             EXPECT(!strcmp(json->text, cases[i].want), "%s: %s, want %s", text, json->text, cases[i].want);
             char *written;
             FILE *file = open_memstream(&written, &(size_t){0});
             json_write_string(file, json->text);
             fclose(file);
             text = test_keep(written);
-            json_free(json);
         }
     }
 }
@@ -128,11 +124,10 @@ TEST(test_json_members) {
     for (int i = 0; i < COUNT(bad_members); i++)
         expect_fails(quoted(bad_members[i].part), read_member, &i);
     static const char text[] = "[-0, 9223372036854775807, -9223372036854775808]";
-    Json *json = json_parse(text, sizeof text - 1, "conf");
+    Json *json = parsed(text, sizeof text - 1, "conf");
     const Json *n = json->child;
     EXPECT(json_integer(n, 0, 0) == 0 && json_integer(n->next, 0, INT64_MAX) == INT64_MAX
            && json_integer(n->next->next, INT64_MIN, 0) == INT64_MIN, "the ends of the range");
-    json_free(json);
 }
 
 /* ---- Files */

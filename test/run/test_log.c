@@ -304,8 +304,7 @@ TEST(the_events_are_those_of_the_run) {
         "{\"event\": \"validation\", \"step\": 11, \"val_loss\": 2}\n"
         "{\"event\": \"end\", \"step\": 12, \"reason\": \"done\"}\n", backend_name, parameters);
     EXPECT(!strcmp(events_without_times(), want), "got %swant %s", events_without_times(), want);
-    Json *event;
-    for (int n = 0; (event = event_at(n)); n++) json_free(event);       /* which fails if it is no JSON */
+    for (int n = 0; event_at(n); n++) { }       /* which fails if it is no JSON */
     EXPECT(page_says("\\\"reason\\\": \\\"done\\\"") && page_says("step 11: a \\\\\\\"warning"), "report.html");
     const char *line = printed_on(STDERR_FILENO, warn_only, NULL);
     EXPECT(!strcmp(line, "train_gpt: warning: 1 of 2\n"), "%s", line);

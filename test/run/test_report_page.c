@@ -3,7 +3,6 @@
 #include "../scratch.h"
 #include <math.h>
 #include <sys/stat.h>
-#include "../../llmc/base/json.h"
 #include "../../llmc/report/report_page.h"
 
 static const char begin[] = "<script type=\"application/json\" id=\"data\">\n", end[] = "</script>\n";
@@ -51,8 +50,7 @@ static void read_page(void) {
     REQUIRE(stop && stop + strlen(end) == html + map.size, "want one %s, at the end", end);
     text += strlen(begin);
     REQUIRE(!memchr(text, '<', (size_t)(stop - text)), "\"<\" in the data");
-    json_free(data);
-    data = json_parse(text, (size_t)(stop - text), "report.html");
+    data = parsed(text, (size_t)(stop - text), "report.html");
     file_unmap(map);
     run = json_member(data, "runs", JSON_ARRAY)->child;
     EXPECT(json_find(data, "live")->type == JSON_TRUE, "live");
@@ -173,6 +171,5 @@ int main(void) {
     csv_path = IN_SCRATCH("log.csv");
     events_path = IN_SCRATCH("log.jsonl");
     test_all();
-    json_free(data);
     return test_close();
 }

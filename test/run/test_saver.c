@@ -3,11 +3,11 @@
 #include "checkpoints.h"
 #include <fcntl.h>
 
-static Trainer trainer;
+static Trainer *trainer;
 
 static void fill_all(uint32_t seed) {
-    tiny_fill(&trainer, seed);
-    trainer.optimizer.step = seed;
+    tiny_fill(trainer, seed);
+    trainer->optimizer.step = seed;
 }
 
 static void start(Saver *saver, int64_t step) {
@@ -44,7 +44,7 @@ static void expect_saved(Saver *saver, const char *want) {
 /* ---- Tests */
 
 TEST(what_is_saved_is_the_state_at_the_call) {
-    Saver saver = open_saver(IN_SCRATCH("new/beside"), &trainer, 0);
+    Saver saver = open_saver(IN_SCRATCH("new/beside"), trainer, 0);
     EXPECT(saver.state.step == -1, "nothing saved");
     for (uint32_t step = 1; step <= 5; step++) {
         fill_all(step);
@@ -58,12 +58,12 @@ TEST(what_is_saved_is_the_state_at_the_call) {
     EXPECT(!saver.failed && !*saver.message && saver.seconds > 0, "%s", saver.message);
     for (uint32_t step = 1; step <= 5; step++) {
         fill_all(step);
-        const TrainState state = expect_checkpoint(IN_SCRATCH("new/beside/step-%08d", step), &trainer, "the state");
+        const TrainState state = expect_checkpoint(IN_SCRATCH("new/beside/step-%08d", step), trainer, "the state");
         EXPECT(state.step == step, "step %u", step);
     }
     close_saver(&saver);
     EXPECT_STEPS(IN_SCRATCH("new/beside"), "1 2 3 4 5");
-    size_t planned = saver_host_bytes(&trainer.model.config), copied = 3 * trainer.model.master.table.bytes;
+    size_t planned = saver_host_bytes(&trainer->model.config), copied = 3 * trainer->model.master.table.bytes;
     EXPECT(planned >= copied && planned < copied + (3 << 21), "%zu bytes planned, %zu copied", planned, copied);
 }
 
@@ -76,9 +76,9 @@ static int open_files(void) {
 static void close_at_end(void *saver) { saver_close(saver); }
 /* A limit of file sizes, or a number that is none in a parameter or a moment. */
 TEST(an_error_then_a_success) {
-    const Params *params = &trainer.model.params;
+    const Params *params = &trainer->model.params;
     const int64_t ln1b = (float *)params->block[0].ln1b.data - (float *)params->table.memory;
-    float *qkvw = params->block[1].qkvw.data, *wte = params->wte.data, *v = (float *)trainer.optimizer.v.data + ln1b;
+    float *qkvw = params->block[1].qkvw.data, *wte = params->wte.data, *v = (float *)trainer->optimizer.v.data + ln1b;
     const struct { rlim_t limit; float *place, bad; const char *part; } cases[] = {
         { 0,             wte,  0,         "config.json: cannot write: File too large" },
         { 100,           wte,  0,         "config.json: cannot write: File too large" },
@@ -91,7 +91,7 @@ TEST(an_error_then_a_success) {
         { RLIM_INFINITY, v,    INFINITY,  "optimizer.safetensors: exp_avg_sq.transformer.h.0.ln_1.bias holds a NaN" },
     };
     char *out = IN_SCRATCH("errors");
-    Saver saver = open_saver(out, &trainer, 0);
+    Saver saver = open_saver(out, trainer, 0);
     start(&saver, 1);
     saver_finish(&saver);
     const int files = open_files();
@@ -112,7 +112,7 @@ TEST(an_error_then_a_success) {
         EXPECT_STEPS(out, "1");
         EXPECT(open_files() == files, "%d files were open, now %d", files, open_files());
     }
-    expect_checkpoint(IN_SCRATCH("errors/step-00000001"), &trainer, "the earlier checkpoint");
+    expect_checkpoint(IN_SCRATCH("errors/step-00000001"), trainer, "the earlier checkpoint");
     start(&saver, 2);
     expect_saved(&saver, "1 2");
     EXPECT(open_files() == files, "%d files were open, now %d", files, open_files());
@@ -149,7 +149,7 @@ TEST(the_best_is_linked_and_kept) {
     };
     char *out = IN_SCRATCH("best");
     TrainState state = {0};
-    Saver saver = open_saver(out, &trainer, 1);
+    Saver saver = open_saver(out, trainer, 1);
     for (int i = 0; i < COUNT(cases); i++) {
         const int step = cases[i].step;
         if (step == 16) limit_file_size(100);
@@ -177,7 +177,7 @@ TEST(the_best_is_linked_and_kept) {
 
     /* keep 0: only what was saved for nothing else is removed, but for the files of a user */
     state.val = (ValHistory){0};
-    saver = open_saver(IN_SCRATCH("best-all"), &trainer, 0);
+    saver = open_saver(IN_SCRATCH("best-all"), trainer, 0);
     for (int step = 1; step <= 10; step++) {
         start_validated(&saver, step, &state, 11 - step);
         saver_finish(&saver);
@@ -189,7 +189,7 @@ TEST(the_best_is_linked_and_kept) {
 
     /* keep 2: the extra best does not count when step 20 is saved, whose validation replaces it */
     state.val = (ValHistory){0};
-    saver = open_saver(IN_SCRATCH("best-2"), &trainer, 2);
+    saver = open_saver(IN_SCRATCH("best-2"), trainer, 2);
     for (int i = 2; i <= 4; i++) start_validated(&saver, 5 * i, &state, i < 4 ? 10 - i : 0);
     expect_saved(&saver, "best=15 10 15 20");
     val_history_add(&state.val, 20, 1);
@@ -202,7 +202,7 @@ TEST(the_best_is_linked_and_kept) {
 TEST(a_resume_links_the_best) {
     char *out = IN_SCRATCH("best-resumed"), *link = IN_SCRATCH("best-resumed/best");
     TrainState state = {0};
-    Saver saver = open_saver(out, &trainer, 0);
+    Saver saver = open_saver(out, trainer, 0);
     start_validated(&saver, 1, &state, 3);
     saver_finish(&saver);
     EXPECT(rename(IN_SCRATCH("best-resumed/step-00000001"), IN_SCRATCH("best-resumed/kept")) == 0, "moved");
@@ -212,7 +212,7 @@ TEST(a_resume_links_the_best) {
            unlink(link) == 0 && symlink("step-00000001", link) == 0 &&
            symlink("step-00000002", IN_SCRATCH("best-resumed/best.new")) == 0, "as if killed before the link moved");
     state = checkpoint_load_state(IN_SCRATCH("best-resumed/step-00000002"));
-    saver = resume_saver(out, &trainer, 0, &state);
+    saver = resume_saver(out, trainer, 0, &state);
     EXPECT(saver.state.step == 2, "saved step %lld", (long long)saver.state.step);
     EXPECT_STEPS(out, "best=2 2");
     EXPECT(unlink(link) == 0, "removed");
@@ -241,7 +241,7 @@ TEST(the_lowest_val_loss_is_the_best) {
 
 TEST(other_files_stay) {
     char *out = IN_SCRATCH("others"), *elsewhere = IN_SCRATCH("elsewhere");
-    for (int step = 1; step <= 8; step++) save_step(out, &trainer, step);
+    for (int step = 1; step <= 8; step++) save_step(out, trainer, step);
     put_text(IN_SCRATCH("others/step-00000002/notes.txt"), "mine");
     directory_make(IN_SCRATCH("others/step-00000003/eval"));
     unlink(IN_SCRATCH("others/step-00000004/optimizer.safetensors"));         /* a model to load stays, too */
@@ -249,8 +249,8 @@ TEST(other_files_stay) {
            symlink(elsewhere, IN_SCRATCH("others/step-00000005")) == 0, "a link");
     directory_make(IN_SCRATCH("others/step-7"));
     put_text(IN_SCRATCH("others/step-00000010"), "a file");
-    save_step(out, &trainer, 12);                                           /* a later one neither goes nor counts */
-    Saver saver = open_saver(out, &trainer, 2);
+    save_step(out, trainer, 12);                                           /* a later one neither goes nor counts */
+    Saver saver = open_saver(out, trainer, 2);
     start(&saver, 9);
     expect_saved(&saver, "step-00000002.partial step-00000003.partial step-7 4 8 9 10 12");
     close_saver(&saver);
@@ -261,11 +261,11 @@ TEST(other_files_stay) {
 
 TEST(what_a_kill_left_is_removed) {
     char *out = IN_SCRATCH("swept");
-    for (int step = 1; step <= 2; step++) save_step(out, &trainer, step);
+    for (int step = 1; step <= 2; step++) save_step(out, trainer, step);
     EXPECT(rename(IN_SCRATCH("swept/step-00000001"), IN_SCRATCH("swept/step-00000001.partial")) == 0, "renamed");
     directory_make(IN_SCRATCH("swept/step-5.partial"));
     directory_make(IN_SCRATCH("swept/mine.partial"));
-    Saver saver = open_saver(out, &trainer, 0);
+    Saver saver = open_saver(out, trainer, 0);
     EXPECT_STEPS(out, "mine.partial step-5.partial 2");
     directory_make(IN_SCRATCH("swept/step-00000005.partial/results"));      /* of a user: not removed */
     start(&saver, 7);
@@ -281,8 +281,8 @@ TEST(what_a_kill_left_is_removed) {
 /* An incomplete checkpoint is replaced, unless a user has a file in it; a complete one is another process'. */
 TEST(a_step_is_saved_once) {
     char *out = IN_SCRATCH("once");
-    for (int i = 1; i <= 3; i++) save_step(out, &trainer, i);
-    Saver saver = open_saver(out, &trainer, 0);
+    for (int i = 1; i <= 3; i++) save_step(out, trainer, i);
+    Saver saver = open_saver(out, trainer, 0);
     for (int i = 1; i <= 2; i++) unlink(IN_SCRATCH("once/step-%08d/state.json", i));
     put_text(IN_SCRATCH("once/step-00000002/notes.txt"), "mine");
     for (int i = 1; i <= 3; i++) {
@@ -320,7 +320,7 @@ TEST(fails_catches_and_gives_back) {
 static void open_run_dir(void *path) { run_dir_open(&(RunDir){ .path = path }); }
 
 TEST(a_directory_with_a_run_is_not_new) {
-    save_step(IN_SCRATCH("taken"), &trainer, 9);
+    save_step(IN_SCRATCH("taken"), trainer, 9);
     expect_fails("step-00000009 already exists: want another --out", open_run_dir, IN_SCRATCH("taken"));
     EXPECT_STEPS(IN_SCRATCH("taken"), "9");
 }
@@ -328,9 +328,8 @@ TEST(a_directory_with_a_run_is_not_new) {
 int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){ .threads = 1 });
-    tiny_create(&trainer, 1);
+    trainer = new_tiny(1);
     fill_all(1);
     test_all();
-    tiny_free(&trainer);
     return test_close();
 }

@@ -2,7 +2,6 @@
    tiktoken (scripts/make_tokenizer_reference.py). */
 #include "../../llmc/text/bpe_files.h"
 #include "../../data/bpe_train.h"
-#include "../../llmc/base/json.h"
 #include "../../llmc/base/os.h"
 #include "../scratch.h"
 
@@ -11,6 +10,11 @@ enum { SEED = 17, V = 500, END_OF_TEXT = 499 };
 
 static Bpe *reference;
 static char *no_map_dir;                /* vocab.json and merges.txt alone */
+
+static void free_bpe(void *bpe) { bpe_free(bpe); }
+
+/* Until the test ends. */
+static Bpe *kept(Bpe *bpe) { return test_keep_by(free_bpe, bpe); }
 
 /* A new directory with tokenizer.json of the reference, or its other two files, one of them edited. */
 static char *edited_reference(const char *name, const char *file, const char *old, const char *new) {
@@ -199,19 +203,17 @@ TEST(files_come_back) {
             edit(REFERENCE "/vocab.json", path_of(dir, names[s][0]).text, "{", "{\"<|endoftext|>\":499,");
             edit(REFERENCE "/merges.txt", path_of(dir, names[s][1]).text, "", "");
         }
-        Bpe *bpe = bpe_open(dir);
+        Bpe *bpe = kept(bpe_open(dir));
         EXPECT(bpe_has_files(dir) && bpe_fingerprint(bpe) == bpe_fingerprint(reference), "%s: another tokenizer", dir);
         EXPECT(bpe_vocabulary(bpe)->end_of_text == END_OF_TEXT, "%d", bpe_vocabulary(bpe)->end_of_text);
-        bpe_free(bpe);
     }
-    Bpe *bpe = bpe_open(no_map_dir);         /* HuggingFace's vocabulary alone has no <|endoftext|> */
+    Bpe *bpe = kept(bpe_open(no_map_dir));         /* HuggingFace's vocabulary alone has no <|endoftext|> */
     const BpeVocabulary *v = bpe_vocabulary(bpe);
     EXPECT(v->end_of_text == -1 && v->V == V - 1 && v->merge_count == bpe_vocabulary(reference)->merge_count,
            "%d, %d merges", v->end_of_text, v->merge_count);
     char *config = test_keep(bpe_file_text(bpe, "tokenizer_config.json", 0));
     EXPECT(!strstr(config, "eos_token") && strstr(config, "pad_token") && strstr(config, "model_input_names") &&
            !strstr(config, "max_length"), "%s", config);
-    bpe_free(bpe);
 }
 
 static void open_dir(void *dir) { bpe_open(dir); }
@@ -283,7 +285,7 @@ TEST(which_tokens_are_special) {
         put_text(STRING("%s/%s", dirs[0], cases[i].file), cases[i].content);
         for (int d = 0; d < 2; d++) {
             int32_t ids[32];
-            Bpe *bpe = bpe_open(dirs[d]);
+            Bpe *bpe = kept(bpe_open(dirs[d]));
             const BpeToken *t = &bpe_vocabulary(bpe)->token[499];
             EXPECT(bpe_vocabulary(bpe)->end_of_text == (cases[i].is_end ? 499 : -1), "case %d: the end of text", i);
             EXPECT(t->size == size && !memcmp(t->bytes, cases[i].text, (size_t)size), "case %d: another name", i);
@@ -294,7 +296,6 @@ TEST(which_tokens_are_special) {
                 char *text = test_keep(bpe_file_text(bpe, name, 0));
                 put_text(STRING("%s/%s", dirs[1], name), text);
             }
-            bpe_free(bpe);
         }
     }
     put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "{\"eos_token\": \"<end>\"}");
@@ -318,9 +319,8 @@ TEST(cut_merges) {
         if (left == 240) {
             expect_fails(want, open_dir, dir);
         } else {
-            Bpe *bpe = bpe_open(dir);
+            Bpe *bpe = kept(bpe_open(dir));
             EXPECT(bpe_vocabulary(bpe)->warning && strstr(bpe_vocabulary(bpe)->warning, want), "%d left", left);
-            bpe_free(bpe);
         }
     }
 }
@@ -335,7 +335,7 @@ static Bpe *trained(const char *path, int vocab_size, size_t part) {
         bpe_trainer_add(trainer, &(BpeSpan){ .text = map.bytes + at, .size = end - at }, 1);
     }
     file_unmap(map);
-    return bpe_train(trainer, vocab_size);
+    return kept(bpe_train(trainer, vocab_size));
 }
 
 static void train_256(void *trainer) { bpe_train(trainer, 256); }
@@ -344,17 +344,14 @@ TEST(merges_of_huggingface) {
     for (size_t part = 10; part <= 1000000; part *= 100) {
         Bpe *bpe = trained(REFERENCE "/train.txt", V, part);
         EXPECT(bpe_fingerprint(bpe) == bpe_fingerprint(reference), "in parts of %zu: another tokenizer", part);
-        bpe_free(bpe);
     }
     put_text(IN_SCRATCH("ab.txt"), "ab ab b a b");
     Bpe *bpe = trained(IN_SCRATCH("ab.txt"), 1000, 1 << 20);        /* only "ab" and " a" or " b" occur twice */
     const BpeVocabulary *v = bpe_vocabulary(bpe);
     EXPECT(v->V == 259 && v->merge_count == 2 && v->end_of_text == 258, "%d tokens, %d merges", v->V, v->merge_count);
-    bpe_free(bpe);
     bpe = trained(REFERENCE "/train.txt", 257, 1000);
     v = bpe_vocabulary(bpe);
     EXPECT(v->merge_count == 0 && v->end_of_text == 256, "%d merges, %d", v->merge_count, v->end_of_text);
-    bpe_free(bpe);
     BpeTrainer *trainer = bpe_trainer_create();
     expect_fails("--vocab-size 256: want 257 or more", train_256, trainer);
     bpe_free(bpe_train(trainer, 257));
@@ -362,10 +359,9 @@ TEST(merges_of_huggingface) {
 
 int main(void) {
     scratch_open();
-    reference = bpe_open(REFERENCE);
+    reference = kept(bpe_open(REFERENCE));
     no_map_dir = edited_reference("no-map", "merges.txt", "#version: 0.2\nà ¤\n",     /* Windows' */
                                   "\xEF\xBB\xBF#version: 0.2\r\nà ¤\r\n");
     test_all();
-    bpe_free(reference);
     return test_close();
 }
