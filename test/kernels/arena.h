@@ -30,6 +30,7 @@ static int64_t arena_used, pool_used;
 static char *arena_device, arena_op[32], arena_case[160];
 static double *pool;
 
+/* For as long as the program. */
 static void arena_open(void) {
     random_open();
     test_device_open((DeviceOptions){0});
@@ -38,14 +39,6 @@ static void arena_open(void) {
     device_pin(arena_after, sizeof arena_after);
     device_pin(arena_first, sizeof arena_first);
     pool = malloc(sizeof *pool * POOL_DOUBLES);
-}
-
-static void arena_close(void) {
-    device_unpin(arena_before);
-    device_unpin(arena_after);
-    device_unpin(arena_first);
-    device_free(arena_device);
-    free(pool);
 }
 
 /* Whether this device's ops refuse rows of so many elements, for they are not whole vectors. */

@@ -464,7 +464,7 @@ TEST_EACH_DTYPE(far_rows) {
     arena_begin("far rows", "T=%d pitch=%lld", s.Tq, (long long)pitch);
     Operands near = place_operands(&s, PACKED), far;
     for (int h = 0; h < s.NH; h++) fill_head(&s, RANDOM, head_of(near, &s, 0, h));
-    char *device = device_alloc(bytes, "rows that are far apart");
+    char *device = new_device_memory(bytes);
     for (int i = 0; i < LSE; i++) {
         far.all[i] = near.all[i];
         far.all[i].data = device + (size_t)i * row_bytes(near.q);
@@ -491,7 +491,6 @@ TEST_EACH_DTYPE(far_rows) {
         EXPECT(!different, "%s %s: %lld rows differ from those of packed operands", arena_op, arena_case,
                (long long)different);
     }
-    device_free(device);
 }
 
 /* ---- the same bits, run after run, on two streams by turns */
@@ -733,6 +732,5 @@ int main(void) {
     test_all();
     for (int n = 0; attention_list[n]; n++)
         printf("  %s %d: %d cases, %d more refused\n", attention_list[n]->name, n + 1, ran[n], refused[n]);
-    arena_close();
     return test_close();
 }

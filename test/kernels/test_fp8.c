@@ -222,6 +222,5 @@ TEST(refusals) {
 int main(void) {
     arena_open();
     test_all();
-    arena_close();
     return test_close();
 }

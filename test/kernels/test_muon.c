@@ -132,6 +132,5 @@ int main(void) {
     arena_open();
     arena_dtype = device_refuse_dtype(BF16) ? F32 : BF16;
     test_all();
-    arena_close();
     return test_close();
 }

@@ -636,6 +636,5 @@ TEST_EACH_DTYPE(refusals) {
 int main(void) {
     arena_open();
     test_all();
-    arena_close();
     return test_close();
 }

@@ -274,6 +274,5 @@ TEST_EACH_DTYPE(statistics) {
 int main(void) {
     arena_open();
     test_all();
-    arena_close();
     return test_close();
 }

@@ -88,11 +88,10 @@ static inline double sum_of_losses(const GPT *m) {
 /* (B,T,V), packed, of the pass that has run. */
 static inline float *logits_of(const GPT *m) {
     const int64_t rows = tensor_rows(m->acts.lnf), V = m->config.V, Vp = m->config.Vp;
-    Tensor logits = tensor_of(device_alloc((size_t)(rows * Vp) * sizeof(float), "the logits"), F32, 2, rows, Vp);
+    Tensor logits = tensor_of(new_device_memory((size_t)(rows * Vp) * sizeof(float)), F32, 2, rows, Vp);
     matmul_forward(logits, ABSENT, tensor_flat(m->acts.lnf), m->params.lm_head, ABSENT);
     float *got = download(logits);
     for (int64_t i = 0; i < rows * V; i++) got[i] = got[i / V * Vp + i % V];    /* never from behind its source */
-    device_free(logits.data);
     return got;
 }
 

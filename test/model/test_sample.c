@@ -126,17 +126,14 @@ static void draw(const float *logits, int V, Sampling sampling, const double *un
     int pitch = V + 3;
     float *rows = new_array(count * pitch, sizeof *rows);
     for (int b = 0; b < count; b++) memcpy(rows + b * pitch, logits, sizeof *rows * (size_t)V);
-    Tensor t = tensor_of(device_alloc(sizeof *rows * (size_t)(count * pitch), "logits"), F32, 2, count, V);
-    Tensor u = tensor_of(device_alloc(sizeof *uniform * (size_t)count, "numbers"), F64, 1, count);
-    Tensor chosen = tensor_of(device_alloc(sizeof *tokens * (size_t)count, "tokens"), I32, 1, count);
+    Tensor t = tensor_of(new_device_memory(sizeof *rows * (size_t)(count * pitch)), F32, 2, count, V);
+    Tensor u = tensor_of(new_device_memory(sizeof *uniform * (size_t)count), F64, 1, count);
+    Tensor chosen = tensor_of(new_device_memory(sizeof *tokens * (size_t)count), I32, 1, count);
     t.pitch = pitch;
     device_upload(t.data, rows, sizeof *rows * (size_t)(count * pitch));
     device_upload(u.data, uniform, tensor_bytes(u));
     sample_tokens(chosen, t, u, V, sampling);
     device_download(tokens, chosen.data, tensor_bytes(chosen));
-    device_free(t.data);
-    device_free(u.data);
-    device_free(chosen.data);
 }
 
 static int32_t draw_one(const float *logits, int V, Sampling sampling, double uniform) {

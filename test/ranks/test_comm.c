@@ -163,7 +163,7 @@ static void gather_all(void) {
 
 static void exchange_with_itself(void *unused) {
     (void)unused;
-    Tensor t = tensor_of(device_alloc(8, "test"), F32, 1, 2);
+    Tensor t = tensor_of(new_device_memory(8), F32, 1, 2);
     comm_exchange(&(CommTransfer){ t, comm_rank, t, (comm_rank + 1) % comm_size }, 1);
 }
 
@@ -194,7 +194,7 @@ static void exchanges_in_order(void) {
 
 static void scatter_part(void *unused) {
     (void)unused;
-    comm_reduce_scatter(tensor_of(device_alloc(4 * 13, "test"), F32, 1, 13));        /* 13: no multiple of 2, 3, 4 */
+    comm_reduce_scatter(tensor_of(new_device_memory(4 * 13), F32, 1, 13));        /* 13: no multiple of 2, 3, 4 */
 }
 
 /* In one rank alone. */

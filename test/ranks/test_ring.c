@@ -15,7 +15,7 @@ static DType dtype;                 /* data type of the run */
 /* ---- Tensors. Their memory starts as NaN: the gaps of a pitch must stay NaN. */
 
 static Tensor make(DType type, int64_t B, int64_t T, int64_t C) {
-    const Tensor t = tensor_of(device_alloc((size_t)(B * T * C) * dtype_bytes(type) + 4, "test"), type, 3, B, T, C);
+    const Tensor t = tensor_of(new_device_memory((size_t)(B * T * C) * dtype_bytes(type) + 4), type, 3, B, T, C);
     const size_t bytes = tensor_bytes(t);
     char *nan = new_array((int64_t)bytes, 1);
     memset(nan, 0xff, bytes);
@@ -29,7 +29,6 @@ static void put(Tensor t, const double *x) {
     for (int64_t i = 0; i < tensor_count(t); i++) host[i] = (float)x[i];
     device_upload(values.data, host, tensor_bytes(values));
     tensor_convert(tensor_flat(t), tensor_flat(values));
-    device_free(values.data);
 }
 
 static double *get(Tensor t) {
@@ -39,7 +38,6 @@ static double *get(Tensor t) {
     tensor_convert(tensor_flat(values), tensor_flat(t));
     device_download(host, values.data, tensor_bytes(values));
     for (int64_t i = 0; i < tensor_count(t); i++) x[i] = (double)host[i];
-    device_free(values.data);
     return x;
 }
 
@@ -101,11 +99,10 @@ static double *join_parts(const RingSplit *s, const double *part, int64_t B, int
     for (int64_t b = 0; b < B; b++)
         for (int i = 0; i < local; i++, part += width)
             for (size_t c = 0; c < width; c++) whole[(size_t)(b * s->T + token[i]) * width + c] = part[c] / groups;
-    const Tensor t = tensor_of(device_alloc(count * sizeof *whole, "test"), F64, 1, (int64_t)count);
+    const Tensor t = tensor_of(new_device_memory(count * sizeof *whole), F64, 1, (int64_t)count);
     device_upload(t.data, whole, tensor_bytes(t));
     comm_wait(comm_all_reduce(t));
     device_download(whole, t.data, tensor_bytes(t));
-    device_free(t.data);
     return whole;
 }
 
@@ -131,8 +128,6 @@ static Results by_ring(const Ring *r, Case c, Inputs in) {
     unsigned char guard[GUARD] = {0};
     device_download(guard, (char *)work.data + bytes, GUARD / 2);
     for (int i = 0; i < GUARD / 2; i++) EXPECT(guard[i] == 0xff, "byte %d behind the workspace is %d", i, guard[i]);
-    const Tensor all[] = { qkv, dqkv, out, dout, lse, work };
-    for (int i = 0; i < COUNT(all); i++) device_free(all[i].data);
     return got;
 }
 
