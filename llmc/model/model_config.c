@@ -12,11 +12,10 @@ static const char *const levels[] = { "none", "gelu", "layernorm", "block" };   
 
 /* Chunks of equal size: every rank has T / N tokens of a sequence. */
 static void check_sharing(const GPTConfig *c) {
-    const int N = c->context_parallel, unit = 2 * N, over = c->T % unit;
+    const int N = c->context_parallel, unit = 2 * N;
     REQUIRE(comm_size % N == 0, "--context-parallel %d: want a divisor of the number of ranks, %d%s", N, comm_size,
             comm_size == 1 ? "; --gpus starts more" : "");
-    REQUIRE(N == 1 || !over, "--context %d: want a multiple of %d for --context-parallel %d, such as %d", c->T, unit, N,
-            c->T - over ? c->T - over : unit);
+    REQUIRE(N == 1 || c->T % unit == 0, "--context %d: want a multiple of %d for --context-parallel %d", c->T, unit, N);
     REQUIRE(N == 1 || c->dropout == 0, "--context-parallel %d has no dropout; want --dropout 0", N);
 }
 

@@ -217,10 +217,9 @@ static char *model_text(const RunInfo *run) {
     fprintf(file, "%d layers, %d heads, %d channels, context %d", c->L, c->NH, c->C, c->T);
     if (c->context_parallel > 1) fprintf(file, " (%d on each of %d ranks)", gpt_local_tokens(c), c->context_parallel);
     const int is_exact = c->dtype == F32 || c->deterministic || !strcmp(run->attention, "naive");
-    fprintf(file, ", vocabulary %d, %s parameters, %s%s%s%s, %s attention", c->V,
+    fprintf(file, ", vocabulary %d, %s parameters, %s%s%s, %s attention", c->V,
             count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype),
             c->matmul_dtype == E4M3 ? " with products in fp8" : "",
-            c->dtype == F32 && !device_refuse_dtype(BF16) ? " (--dtype bf16 is faster)" : "",
             is_exact ? "" : " (a resume is exact to the bit with --deterministic)", run->attention);
     if (c->dropout > 0) fprintf(file, ", dropout %g", c->dropout);
     fclose(file);

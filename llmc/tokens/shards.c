@@ -219,8 +219,7 @@ void shards_write(Bpe *bpe, Texts *texts, const char *dir, int64_t shard_tokens,
     bpe_write(bpe, dir);                    /* last: of incomplete shards another start may have another tokenizer */
     remove_shard(mark.text);
     close(lock);
-    printf("train %lld tokens, val %lld tokens%s\n", (long long)w.tokens[0], (long long)w.tokens[1],
-           val_fraction > 0 && w.tokens[1] < 2 ? ": too few; want more --val-fraction" : "");
+    printf("train %lld tokens, val %lld tokens\n", (long long)w.tokens[0], (long long)w.tokens[1]);
 }
 
 /* ---- Cache */

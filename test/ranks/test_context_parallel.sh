@@ -46,7 +46,7 @@ close_test "tokens, samples, profile and memory plan are those of shared sequenc
 # ---- Refused
 refuses "--context-parallel 3: want a divisor of the number of ranks, $first" \
     "$gpt" $model --gpus $first --context-parallel 3 --dry-run
-refuses "--context 50: want a multiple of 4 for --context-parallel 2, such as 48" "$gpt" \
+refuses "--context 50: want a multiple of 4 for --context-parallel 2" "$gpt" \
     ${model%48}50 --gpus 2 --context-parallel 2 --dry-run
 refuses "--context-parallel 2: naive attention runs on one rank only; want flash" "$gpt" $model \
     --gpus 2 --context-parallel 2 --attention naive --dry-run

@@ -356,11 +356,11 @@ TEST(the_settings_are_written) {
     const char *line = strchr(text, '\n');
     EXPECT(begins_with(text, "# train_gpt 0, 20") && line && line[-1] == 'Z', "%s", text);
     const char *want = STRING("\n# command: train_gpt --lr 3e-4\n# device: %s, a device, of 1 core\n# model: 1 layers, "
-                              "2 heads, 4 channels, context 8, vocabulary 16, 348 parameters, f32%s, flash attention\n"
+                              "2 heads, 4 channels, context 8, vocabulary 16, 348 parameters, f32, flash attention\n"
                               "# data: input.txt\n# memory: 213 MiB of 7.6 GiB free\n# floor: 0.500000\n"
                               "# --config reads this file, for a new run; --resume reads the options of the "
                               "checkpoint\nlayers = 1\nlr = 0.0003\n",
-                              backend_name, device_refuse_dtype(BF16) ? "" : " (--dtype bf16 is faster)");
+                              backend_name);
     EXPECT(line && begins_with(line, want), "%s", text);
 
     rate = 0.0001;              /* a resume writes those of now */

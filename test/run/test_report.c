@@ -123,9 +123,8 @@ static void print_banner(void *argument) { report_banner(argument); }
 TEST(the_banner_has_a_line_each) {
     RunInfo info = info_of("a");
     const char *want = STRING("train_gpt 0\ndevice  %s, a device, of 1 core\nmodel   1 layers, 2 heads, 4 channels, "
-                              "context 8, vocabulary 16, 348 parameters, f32%s, flash attention\ndata    "
-                              "input.txt\nmemory  213 MiB of 7.6 GiB free\n", backend_name,
-                              device_refuse_dtype(BF16) ? "" : " (--dtype bf16 is faster)");
+                              "context 8, vocabulary 16, 348 parameters, f32, flash attention\ndata    "
+                              "input.txt\nmemory  213 MiB of 7.6 GiB free\n", backend_name);
     const char *text = printed(print_banner, &info);
     EXPECT(!strcmp(text, want), "%s", text);
     GPTConfig large = { .L = 12, .NH = 12, .C = 768, .T = 1024, .V = 50257, .dtype = BF16 };      /* 124,439,808 */
