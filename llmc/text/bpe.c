@@ -201,26 +201,30 @@ size_t bpe_words_cut(const unsigned char *text, size_t size, size_t from) {
 
 /* ---- The tokens of a word */
 
-/* pair: room for as many as ids, (i, i + 1) at i. A pass over the word merges all pairs of the lowest rank, or those up
-   to a merge that makes a pair of a lower one: as if one by one, the leftmost first. There are as many passes as ranks
-   that occur: at most a few for a word of one letter, hundreds for a long one of a gene's four. */
+static uint32_t rank_of(const Pair *pair) { return (uint32_t)pair->rank; }     /* of an empty one UINT32_MAX */
+
+/* pair: room for as many as ids, (i, i + 1) at i. A pass over the word merges all pairs of the lowest rank, and around a
+   new token those of lower ones first: as if the lowest were merged one by one, the leftmost first. There are at most as
+   many passes as ranks that occur: a few for a word of one letter, hundreds for a long one of a gene's four. */
 static size_t merge(const Bpe *b, const unsigned char *word, size_t n, int32_t *ids, const Pair **pair) {
     for (size_t i = 0; i < n; i++) ids[i] = b->byte_id[word[i]];
     for (size_t i = 0; i + 1 < n; i++) pair[i] = find_pair(b, ids[i], ids[i + 1]);
     for (;;) {
-        uint32_t rank = UINT32_MAX;                 /* as an empty pair's -1 */
+        uint32_t lowest = UINT32_MAX;
         size_t kept = 0;
-        for (size_t i = 0; i + 1 < n; i++)
-            if ((uint32_t)pair[i]->rank < rank) rank = (uint32_t)pair[i]->rank;
-        if (rank == UINT32_MAX) return n;
+        for (size_t i = 0; i + 1 < n; i++) if (rank_of(pair[i]) < lowest) lowest = rank_of(pair[i]);
+        if (lowest == UINT32_MAX) return n;
         for (size_t i = 0, next; i < n; i = next, kept++) {
-            const int merges = i + 1 < n && (uint32_t)pair[i]->rank == rank;
-            next = i + 1 + (size_t)merges;
-            ids[kept] = merges ? pair[i]->merged : ids[i];
-            if (merges && next < n) pair[next - 1] = find_pair(b, ids[kept], ids[next]);
-            if (kept) pair[kept - 1] = merges ? find_pair(b, ids[kept - 1], ids[kept]) : pair[i - 1];
-            if (merges && ((next < n && (uint32_t)pair[next - 1]->rank < rank) ||
-                           (kept && (uint32_t)pair[kept - 1]->rank < rank))) rank = INT32_MAX;      /* no pair's */
+            next = i + 1;
+            ids[kept] = ids[i];
+            if (kept) pair[kept - 1] = pair[i - 1];
+            uint32_t left = UINT32_MAX, right = next < n ? rank_of(pair[next - 1]) : UINT32_MAX;
+            while (left <= lowest || right <= lowest) {
+                const Pair *first = left <= right ? pair[--kept] : pair[next++ - 1];
+                ids[kept] = first->merged;
+                left = !kept ? UINT32_MAX : rank_of(pair[kept - 1] = find_pair(b, ids[kept - 1], ids[kept]));
+                right = next == n ? UINT32_MAX : rank_of(pair[next - 1] = find_pair(b, ids[kept], ids[next]));
+            }
         }
         n = kept;
     }
