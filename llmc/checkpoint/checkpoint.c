@@ -152,16 +152,6 @@ enum { COUNT_MAX = INT64_C(1) << 62 };      /* a run adds to it without overflow
 #define WRITE_COUNT(key, member, max) fprintf(file, "\"%s\": %lld, ", key, (long long)state->member);
 #define READ_COUNT(key, member, max) state->member = json_integer(json_member(json, key, JSON_ANY), 0, max);
 
-/* What a validation changes. */
-static void write_validation(FILE *file, const TrainState *state) {
-    fprintf(file, "  \"val_step\": %lld,\n  \"val_loss\": ", (long long)state->val_step);
-    fprintf(file, isfinite(state->val_loss) ? "%.17g" : "null", state->val_loss);
-    if (!state->val.best.step) return;
-    fputs(",\n  \"best\": {", file);
-    BEST_COUNTS(WRITE_COUNT)
-    fprintf(file, "\"loss\": %.17g}", state->val.best.loss);
-}
-
 static void read_validation(const Json *json, TrainState *state) {
     const Json *val_loss = json_member(json, "val_loss", JSON_ANY);
     state->val_step = json_integer(json_member(json, "val_step", JSON_ANY), -1, COUNT_MAX);
@@ -193,9 +183,13 @@ static char *state_text(const Snapshot *s) {
     FILE *file = string_open(&text, &size, STATE);
     fputs("{\n  ", file);
     STATE_COUNTS(WRITE_COUNT)
-    fputs("\n", file);
-    write_validation(file, state);
-    fputs(",\n", file);
+    fprintf(file, "\n  \"val_step\": %lld,\n  \"val_loss\": ", (long long)state->val_step);
+    fprintf(file, isfinite(state->val_loss) ? "%.17g,\n" : "null,\n", state->val_loss);
+    if (state->val.best.step) {
+        fputs("  \"best\": {", file);
+        BEST_COUNTS(WRITE_COUNT)
+        fprintf(file, "\"loss\": %.17g},\n", state->val.best.loss);
+    }
     write_reals(file, "window_loss", state->spikes.loss, state->spikes.count);
     write_reals(file, "window_log_norm", state->spikes.log_norm, state->spikes.count);
     fprintf(file, "  \"tokenizer\": \"%s\",\n  \"train\": \"%s\",\n  \"val\": \"%s\",\n  \"settings\": {",

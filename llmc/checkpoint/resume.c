@@ -15,8 +15,8 @@ static char *find_checkpoint(const char *out, const char *data) {
     char *checkpoint = run_dir_find(out, TO_RESUME, NULL), *newest = run_dir_find(out, ANY_FILES, NULL);
     char why[FAIL_LENGTH];
     const char *missing = newest ? checkpoint_missing_file(newest, 1) : NULL;
-    REQUIRE(newest || (data && !checkpoint_has_model(out)), "--resume %s: want the directory of a run, with checkpoints "
-            "(or with --data FILE a new one, in which the run starts)", out);
+    REQUIRE(newest || (data && !checkpoint_has_model(out)), "--resume %s: want the directory of a run, with "
+            "checkpoints (or with --data FILE a new one, in which the run starts)", out);
     REQUIRE(checkpoint || !newest, "--resume: %s has no %s, and %s has no complete checkpoint: restore that file, or "
             "start a new run from weights, --init CHECKPOINT --out ANOTHER", newest, missing, out);
     if (missing) print_line(stdout, "--resume: %s has no %s and is ignored", newest, missing);

@@ -29,10 +29,10 @@ int64_t run_dir_best(const char *out);      /* the step of the checkpoint that O
    do. */
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
-/* Removes what this run or one that has ended left in step-N.partial. Then, unless state is NULL, OUT/best becomes a
-   link to the checkpoint of the best; of the complete ones up to state->step are removed the outdated best, and if
-   keep > 0 all but the newest `keep` and the best; an extra best does not count as one of them. A file of a user is
-   never removed: it stays in step-N.partial. Fails in the end where best is no link, or links are refused. */
+/* Removes what this run, with a lock also an earlier one, left in step-N.partial. Then, unless state is NULL, OUT/best
+   becomes a link to the checkpoint of the best; of the complete ones up to state->step are removed the outdated best,
+   and if keep > 0 all but the newest `keep` and the best; an extra best does not count as one of them. A file of a user
+   is never removed: it stays in step-N.partial. Fails in the end where best is no link, or links are refused. */
 void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep);
 
 /* The newest checkpoint with the files that are needed, older than the checkpoint `before` unless that is NULL: a new

@@ -38,9 +38,8 @@ void gpt_next(GPT *m, Sampling sampling, const double *uniform, int32_t *next);
 /* Logits (V) after one token of the batch, on the host; after gpt_forward. Token t of sequence b is b T + t. */
 void gpt_logits(GPT *m, int64_t token, float *logits);
 
-/* The first tensor with a NaN or an infinity: parameters, then the activations with memory of their own in the order of
-   the forward pass, then gradients in the order of the backward pass. Returns 0 when all are finite; else sets its
-   name. */
+/* Sets the name of the first tensor with a NaN or an infinity: parameters, then the activations with memory of their
+   own in the order of the forward pass, then gradients in the order of the backward pass; 0 = all are finite. */
 int gpt_find_nonfinite(const GPT *m, char name[96]);
 
 #endif

@@ -203,9 +203,9 @@ size_t bpe_words_cut(const unsigned char *text, size_t size, size_t from) {
 
 static uint32_t rank_of(const Pair *pair) { return (uint32_t)pair->rank; }     /* of an empty one UINT32_MAX */
 
-/* pair: room for as many as ids, (i, i + 1) at i. A pass over the word merges all pairs of the lowest rank, and around a
-   new token those of lower ones first: as if the lowest were merged one by one, the leftmost first. There are at most as
-   many passes as ranks that occur: a few for a word of one letter, hundreds for a long one of a gene's four. */
+/* pair: room for as many as ids, (i, i + 1) at i. A pass over the word merges all pairs of the lowest rank, and around
+   a new token those of lower ones first: as if the lowest were merged one by one, the leftmost first. There are at most
+   as many passes as ranks that occur: a few for a word of one letter, hundreds for a long one of a gene's four. */
 static size_t merge(const Bpe *b, const unsigned char *word, size_t n, int32_t *ids, const Pair **pair) {
     for (size_t i = 0; i < n; i++) ids[i] = b->byte_id[word[i]];
     for (size_t i = 0; i + 1 < n; i++) pair[i] = find_pair(b, ids[i], ids[i + 1]);
