@@ -1,6 +1,6 @@
-/* test.h - The few lines that a test program needs. A test is TEST(its_name) { ... }; main runs all with test_all(), in
-   the order of the file, or a function by name with RUN(), and returns test_close(). Each prints "ok", "FAIL" or
-   "skip" and its name; the last line is "N passed, N failed, N skipped". */
+/* test.h - The few lines that a test program needs. A test is TEST(its_name) { ... }; main returns test_all(), which
+   runs all in the order of the file, or runs functions by name with RUN() and returns test_close(). Each prints "ok",
+   "FAIL" or "skip" and its name; the last line is "N passed, N failed, N skipped". */
 #ifndef TEST_TEST_H
 #define TEST_TEST_H
 #include <math.h>
@@ -67,13 +67,14 @@ static Test test_list[64];
         test_list[__COUNTER__] = (Test){ #name, name, run }; } \
     static void name(void)
 
-static inline void test_all(void) {
-    for (const Test *t = test_list; t->test; t++) t->run(t->name, t->test);
-}
-
 static inline int test_close(void) {
     printf("%d passed, %d failed, %d skipped\n", test_passed, test_failed, test_skipped);
     return test_failed ? 1 : 0;
+}
+
+static inline int test_all(void) {
+    for (const Test *t = test_list; t->test; t++) t->run(t->name, t->test);
+    return test_close();
 }
 
 /* The path of a program of this build: $BUILD is its directory, as make test sets it. Valid until 16 others were asked

@@ -144,6 +144,5 @@ int main(void) {
     scratch_open();
     RUN(test_autotune_of_ranks);        /* first: the ranks open the device */
     test_device_open((DeviceOptions){ .threads = 1 });
-    test_all();
-    return test_close();
+    return test_all();
 }

@@ -118,6 +118,5 @@ TEST(statistics) {
 
 int main(void) {
     random_open();
-    test_all();
-    return test_close();
+    return test_all();
 }

@@ -221,6 +221,5 @@ TEST(refusals) {
 
 int main(void) {
     arena_open();
-    test_all();
-    return test_close();
+    return test_all();
 }

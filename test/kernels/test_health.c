@@ -59,7 +59,7 @@ static const Machine machines[] = {
 };
 
 /* Each in a fresh process, which asks twice. */
-static void health_of_machines(void) {
+TEST(health_of_machines) {
     for (int i = 0; i < COUNT(machines); i++) {
         const Machine *m = &machines[i];
         char got[256], twice[256];
@@ -73,6 +73,5 @@ static void health_of_machines(void) {
 }
 
 int main(void) {
-    RUN(health_of_machines);
-    return test_close();
+    return test_all();
 }

@@ -131,6 +131,5 @@ TEST(refusals) {
 int main(void) {
     arena_open();
     arena_dtype = device_refuse_dtype(BF16) ? F32 : BF16;
-    test_all();
-    return test_close();
+    return test_all();
 }

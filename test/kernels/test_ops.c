@@ -635,6 +635,5 @@ TEST_EACH_DTYPE(refusals) {
 
 int main(void) {
     arena_open();
-    test_all();
-    return test_close();
+    return test_all();
 }

@@ -273,6 +273,5 @@ TEST_EACH_DTYPE(statistics) {
 
 int main(void) {
     arena_open();
-    test_all();
-    return test_close();
+    return test_all();
 }

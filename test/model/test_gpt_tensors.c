@@ -144,6 +144,5 @@ TEST(windows_of_a_short_context_fit) {
 
 int main(void) {
     test_device_open((DeviceOptions){0});
-    test_all();
-    return test_close();
+    return test_all();
 }

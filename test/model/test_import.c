@@ -309,6 +309,5 @@ TEST(every_f16_and_bf16_is_exact) {
 int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){0});
-    test_all();
-    return test_close();
+    return test_all();
 }

@@ -489,6 +489,5 @@ int main(void) {
     scratch_open();
     RUN(interactive);           /* before this process opens the device */
     device_open((DeviceOptions){ 0 });
-    test_all();
-    return test_close();
+    return test_all();
 }

@@ -153,6 +153,5 @@ TEST(out_of_memory_says_what_helps) {
 
 int main(void) {
     test_device_open((DeviceOptions){ .threads = 1 });
-    test_all();
-    return test_close();
+    return test_all();
 }

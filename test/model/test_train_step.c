@@ -204,7 +204,5 @@ int main(void) {
         bytes[i] = (char)(uint8_t)(255 * pow(random_uniform(SEED, RANDOM_TEST, 0, i), 3));
     put(IN_SCRATCH("text"), bytes, sizeof bytes);
     tokens = tokens_open(IN_SCRATCH("text"));
-    test_all();
-    tokens_close(tokens);
-    return test_close();
+    return test_all();
 }

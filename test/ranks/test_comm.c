@@ -70,44 +70,25 @@ static void expect_sums(const char *what, Tensor t, enum Data data, int64_t firs
            (long long)(last - first), (long long)where, value(host, t.dtype, where));
 }
 
-/* ---- One rank */
+/* ---- Tests on 2, 3 and 4 ranks, if there are as many */
 
-static Tensor numbers(DType dtype, int64_t count) {
-    static double memory[8];            /* never read: one rank does no work */
-    return tensor_of(memory, dtype, 1, count);
-}
-static void sum_of_bf16(void *unused)      { (void)unused; comm_all_reduce(numbers(BF16, 4)); }
-static void scatter_of_ints(void *unused)  { (void)unused; comm_reduce_scatter(numbers(I32, 4)); }
-static void sum_of_columns(void *unused) {
-    (void)unused;
-    comm_all_reduce(tensor_column_range(tensor_flat(tensor_of(numbers(F32, 8).data, F32, 2, 2, 4)), 0, 2));
-}
-static void rank_out_of_range(void *unused) { (void)unused; comm_open(2, 2, NULL, NULL); }
-static void two_ranks(void *unused)         { (void)unused; comm_open(0, 2, NULL, NULL); }
+static void (*of_a_rank)(void);
+static void reserved_memory_is_enough(void), early_writes_are_lost(void);
 
-static void one_rank_does_no_work(void) {
-    double seconds = 1;
-    comm_open(0, 1, NULL, NULL);
-    EXPECT(comm_rank == 0 && comm_size == 1, "rank %d of %d", comm_rank, comm_size);
-    EXPECT(!comm_all_reduce(numbers(F32, 3)).id && !comm_reduce_scatter(numbers(F64, 3)).id &&
-           !comm_all_gather(numbers(BF16, 3)).id, "an operation is under way");
-    comm_wait((CommOp){0});
-    EXPECT(comm_pending(&seconds) == 0 && seconds == 0 && !comm_error() && comm_waited_ms() == 0, "%g s",
-           seconds);
-    comm_abort();
-    comm_close();
+static void call_of_a_rank(void *unused) { (void)unused; of_a_rank(); }
+
+static void on_ranks(void) {
+    if (of_a_rank == reserved_memory_is_enough && !comm_scratch_bytes(1))
+        test_skip_reason = "this backend reserves nothing";
+    if (of_a_rank == early_writes_are_lost && !on_cpu) test_skip_reason = "undefined on a GPU";
+    ranks_each(ranks_max, call_of_a_rank);
 }
 
-static void wrong_arguments_fail(void) {
-    expect_fails("all-reduce: bf16, want f32 or f64", sum_of_bf16, NULL);
-    expect_fails("reduce-scatter: i32, want f32 or f64", scatter_of_ints, NULL);
-    expect_fails("all-reduce: the tensor (2,2) has pitch 4, want it packed", sum_of_columns, NULL);
-    expect_fails("comm: rank 2 of 2, want 0 .. 1", rank_out_of_range, NULL);
+static void run_on_ranks(const char *name, void (*test)(void)) {
+    of_a_rank = test;
+    test_run(name, on_ranks);
 }
-
-static void without_nccl_it_says_what_to_install(void) {
-    expect_fails("2 ranks: this program was built without NCCL: install it", two_ranks, NULL);
-}
+#define TEST_ON_RANKS(name) TEST_RUN_BY(run_on_ranks, name)
 
 /* ---- Results */
 
@@ -115,7 +96,7 @@ static const int64_t counts[] = { 0, 1, 2, 7, 63, 64, 65, 1000, 4099, 300007 };
 
 /* Twice, with the same bits: every slice of an all-reduce, the local slice of a reduce-scatter. An empty tensor is no
    work. */
-static void sum_all(void) {
+TEST_ON_RANKS(all_reduce_and_reduce_scatter) {
     for (int i = 0; i < COUNT(counts); i++)
         for (int d = 0; d < 2; d++)
             for (enum Data data = WHOLE; data <= FRACTION; data++) {
@@ -141,7 +122,7 @@ static void sum_all(void) {
 /* Bytes of a rank's slice and element; bytes of the other slices must be overwritten. */
 static unsigned char byte_of(int rank, size_t i) { return (unsigned char)(31 * (unsigned)rank + 7 * i + i / 251); }
 
-static void gather_all(void) {
+TEST_ON_RANKS(all_gather_of_every_type) {
     for (DType dtype = F32; dtype <= F64; dtype++)
         for (int i = 0; i < COUNT(counts); i++) {
             const size_t slice = (size_t)counts[i] * dtype_bytes(dtype), all = slice * (size_t)comm_size;
@@ -169,7 +150,7 @@ static void exchange_with_itself(void *unused) {
 
 /* Two transfers each, to both sides, between all-reduces; waits are late and in another order. Other sizes, also of
    nothing: test_ring. */
-static void exchanges_in_order(void) {
+TEST_ON_RANKS(exchanges_keep_the_order) {
     enum { N = 40, PART = 1000 };
     const int to = (comm_rank + 1) % comm_size, from = (comm_rank + comm_size - 1) % comm_size;
     CommOp op[N], last = {0};
@@ -198,7 +179,7 @@ static void scatter_part(void *unused) {
 }
 
 /* In one rank alone. */
-static void wrong_arguments_of_a_rank(void) {
+TEST_ON_RANKS(wrong_arguments_of_a_rank_fail) {
     char message[FAIL_LENGTH] = "";
     EXPECT(fails(exchange_with_itself, NULL, message) && strstr(message, "want others of 0"), "%s", message);
     EXPECT(fails(scatter_part, NULL, message) && strstr(message, "reduce-scatter: (13) is 13 elements, want a multiple "
@@ -208,7 +189,7 @@ static void wrong_arguments_of_a_rank(void) {
 /* ---- Order. An operation changes a range of a larger tensor, not its neighbours. */
 
 /* More operations than there are events; waits are late, the last operation first. */
-static void many_at_once(void) {
+TEST_ON_RANKS(many_operations_under_way) {
     enum { N = 2100, PART = 37 };
     CommOp op[N];
     double seconds;
@@ -237,7 +218,7 @@ static void *longest_wait(void *longest) {
 }
 
 /* Each rank in turn is late, before the first operation and between the second and the wait. */
-static void one_rank_late(void) {
+TEST_ON_RANKS(a_delayed_rank_changes_nothing) {
     static _Atomic double longest;
     pthread_t thread;
     pthread_create(&thread, NULL, longest_wait, &longest);
@@ -262,7 +243,7 @@ static void one_rank_late(void) {
 
 /* A reduce-scatter in memory of comm_alloc allocates nothing after comm_reserve. The second tensor is larger than the
    reserve, if the backend has one. */
-static void reserved(void) {
+TEST_ON_RANKS(reserved_memory_is_enough) {
     int64_t max = 1 << 20;
     while (comm_scratch_bytes((size_t)max * 2)) max *= 2;
     const int64_t parts[] = { 8 << 20, max / (int64_t)sizeof(float) / comm_size + 4096 };
@@ -282,7 +263,7 @@ static void reserved(void) {
 
 /* As the gradients of blocks: parts of one memory, of two sizes, also at odd offsets, pending at the same time,
    repeatedly, while another rank is late. */
-static void scatters_in_order(void) {
+TEST_ON_RANKS(many_reduce_scatters_under_way) {
     enum { N = 30, ROUNDS = 4 };
     const int64_t part = (on_cpu ? 1004 : 300004) * comm_size, small = 5 * comm_size;
     for (int round = 0; round < ROUNDS; round++) {
@@ -303,7 +284,7 @@ static void scatters_in_order(void) {
 }
 
 /* On the CPU: no result before comm_wait; a write before it does not change the operation and is overwritten. */
-static void writes_before_wait(void) {
+TEST_ON_RANKS(early_writes_are_lost) {
     Tensor t = make(F32, 100, WHOLE);
     float *x = t.data;
     double seconds = 1;
@@ -365,7 +346,7 @@ static void end_of_a_rank(void *unused) {
     _exit(CONTINUED);
 }
 
-static void a_rank_that_dies_is_noticed(void) {
+TEST(a_rank_that_dies_is_noticed) {
     if (ranks_max < 2) { test_skip_reason = "fewer than two ranks"; return; }
     for (int size = 2; size <= ranks_max; size += scatters, scatters = !scatters) {
         const double start = comm_now();
@@ -394,7 +375,7 @@ static void mismatch(void *is_exchange) {
     comm_wait(*(int *)is_exchange ? comm_exchange(&transfer, 1) : comm_rank ? comm_all_gather(t) : comm_all_reduce(t));
 }
 
-static void operations_that_do_not_match_are_named(void) {
+TEST(operations_that_do_not_match_are_named) {
     static const char *const want[] = {
         "comm: operation 1 of rank 1 is all-gather (f32: 60 sent, 120 received), that of rank 0 is all-reduce (f32: "
         "120 sent, 120 received): all ranks must issue the same operations in the same order",
@@ -407,37 +388,48 @@ static void operations_that_do_not_match_are_named(void) {
     }
 }
 
-/* Run on 2, 3 and 4 ranks, if there are as many. */
-static const struct { const char *name; void (*f)(void); } on_several[] = {
-    { "all_reduce_and_reduce_scatter",     sum_all },
-    { "all_gather_of_every_type",          gather_all },
-    { "exchanges_keep_the_order",          exchanges_in_order },
-    { "wrong_arguments_of_a_rank_fail",    wrong_arguments_of_a_rank },
-    { "many_operations_under_way",         many_at_once },
-    { "a_delayed_rank_changes_nothing",    one_rank_late },
-    { "many_reduce_scatters_under_way",    scatters_in_order },
-    { "reserved_memory_is_enough",         reserved },
-    { "early_writes_are_lost",  writes_before_wait },
-};
-static int row;
+/* ---- One rank, behind the others, which fork */
 
-static void call_row(void *unused) { (void)unused; on_several[row].f(); }
+static Tensor numbers(DType dtype, int64_t count) {
+    static double memory[8];            /* never read: one rank does no work */
+    return tensor_of(memory, dtype, 1, count);
+}
+static void sum_of_bf16(void *unused)      { (void)unused; comm_all_reduce(numbers(BF16, 4)); }
+static void scatter_of_ints(void *unused)  { (void)unused; comm_reduce_scatter(numbers(I32, 4)); }
+static void sum_of_columns(void *unused) {
+    (void)unused;
+    comm_all_reduce(tensor_column_range(tensor_flat(tensor_of(numbers(F32, 8).data, F32, 2, 2, 4)), 0, 2));
+}
+static void rank_out_of_range(void *unused) { (void)unused; comm_open(2, 2, NULL, NULL); }
+static void two_ranks(void *unused)         { (void)unused; comm_open(0, 2, NULL, NULL); }
 
-static void on_ranks(void) {
-    void (*f)(void) = on_several[row].f;
-    if (f == reserved && !comm_scratch_bytes(1)) test_skip_reason = "this backend reserves nothing";
-    if (f == writes_before_wait && !on_cpu)      test_skip_reason = "undefined on a GPU";
-    ranks_each(ranks_max, call_row);
+TEST(one_rank_does_no_work) {
+    double seconds = 1;
+    comm_open(0, 1, NULL, NULL);
+    EXPECT(comm_rank == 0 && comm_size == 1, "rank %d of %d", comm_rank, comm_size);
+    EXPECT(!comm_all_reduce(numbers(F32, 3)).id && !comm_reduce_scatter(numbers(F64, 3)).id &&
+           !comm_all_gather(numbers(BF16, 3)).id, "an operation is under way");
+    comm_wait((CommOp){0});
+    EXPECT(comm_pending(&seconds) == 0 && seconds == 0 && !comm_error() && comm_waited_ms() == 0, "%g s",
+           seconds);
+    comm_abort();
+    comm_close();
+}
+
+TEST(wrong_arguments_fail) {
+    expect_fails("all-reduce: bf16, want f32 or f64", sum_of_bf16, NULL);
+    expect_fails("reduce-scatter: i32, want f32 or f64", scatter_of_ints, NULL);
+    expect_fails("all-reduce: the tensor (2,2) has pitch 4, want it packed", sum_of_columns, NULL);
+    expect_fails("comm: rank 2 of 2, want 0 .. 1", rank_out_of_range, NULL);
+}
+
+TEST(without_nccl_it_says_what_to_install) {
+    if (!comm_refuse()) { test_skip_reason = "several ranks can run"; return; }
+    expect_fails("2 ranks: this program was built without NCCL: install it", two_ranks, NULL);
 }
 
 int main(void) {
     on_cpu = !strcmp(backend_name, "cpu");
     ranks_max = ranks_available();
-    for (row = 0; row < COUNT(on_several); row++) test_run(on_several[row].name, on_ranks);
-    RUN(a_rank_that_dies_is_noticed);
-    RUN(operations_that_do_not_match_are_named);
-    if (comm_refuse()) RUN(without_nccl_it_says_what_to_install);
-    RUN(one_rank_does_no_work);
-    RUN(wrong_arguments_fail);
-    return test_close();
+    return test_all();
 }

@@ -276,6 +276,5 @@ int main(void) {
     random_open();
     on_cpu = !strcmp(backend_name, "cpu");
     ranks_max = ranks_available();
-    test_all();
-    return test_close();
+    return test_all();
 }

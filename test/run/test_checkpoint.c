@@ -396,6 +396,5 @@ int main(void) {
     scratch_open();
     test_device_open((DeviceOptions){ .threads = 1 });
     trainer = new_tiny(1);
-    test_all();
-    return test_close();
+    return test_all();
 }

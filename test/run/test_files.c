@@ -361,6 +361,5 @@ TEST(sums_are_xxh64) {
 
 int main(void) {
     scratch_open();
-    test_all();
-    return test_close();
+    return test_all();
 }

@@ -378,6 +378,5 @@ TEST(the_settings_are_written) {
 int main(void) {
     report_scratch_open();
     settings_path = IN_SCRATCH("settings.txt");
-    test_all();
-    return test_close();
+    return test_all();
 }

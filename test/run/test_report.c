@@ -169,6 +169,5 @@ TEST(numbers_for_people) {
 int main(void) {
     report_scratch_open();
     no_validation = 1;
-    test_all();
-    return test_close();
+    return test_all();
 }

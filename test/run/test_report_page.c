@@ -170,6 +170,5 @@ int main(void) {
     page_path = IN_SCRATCH("report.html");
     csv_path = IN_SCRATCH("log.csv");
     events_path = IN_SCRATCH("log.jsonl");
-    test_all();
-    return test_close();
+    return test_all();
 }

@@ -356,6 +356,5 @@ int main(void) {
     scratch_open();
     program = built("train_gpt");
     test_device_open((DeviceOptions){ .threads = 1 });
-    test_all();
-    return test_close();
+    return test_all();
 }

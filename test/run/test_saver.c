@@ -330,6 +330,5 @@ int main(void) {
     test_device_open((DeviceOptions){ .threads = 1 });
     trainer = new_tiny(1);
     fill_all(1);
-    test_all();
-    return test_close();
+    return test_all();
 }

@@ -467,6 +467,5 @@ TEST(help_is_complete_and_narrow) {
 int main(void) {
     scratch_open();
     config = IN_SCRATCH("settings.txt");
-    test_all();
-    return test_close();
+    return test_all();
 }

@@ -362,6 +362,5 @@ int main(void) {
     reference = kept(bpe_open(REFERENCE));
     no_map_dir = edited_reference("no-map", "merges.txt", "#version: 0.2\nà ¤\n",     /* Windows' */
                                   "\xEF\xBB\xBF#version: 0.2\r\nà ¤\r\n");
-    test_all();
-    return test_close();
+    return test_all();
 }

@@ -406,6 +406,5 @@ TEST(beyond_four_gigabytes) {
 int main(void) {
     scratch_open();
     if (chdir(scratch)) fail("%s: cannot go there", scratch);
-    test_all();
-    return test_close();
+    return test_all();
 }

@@ -468,7 +468,5 @@ int main(void) {
     scratch_open();
     as_file = (TextFormat){ .tokenizer = tokenizer_open("test/reference/bpe"), .field = "text" };
     bpe = tokenizer_bpe(as_file.tokenizer);
-    test_all();
-    tokenizer_close(as_file.tokenizer);
-    return test_close();
+    return test_all();
 }

@@ -190,6 +190,5 @@ TEST(files) {
 int main(void) {
     scratch_open();
     fill_decks();
-    test_all();
-    return test_close();
+    return test_all();
 }

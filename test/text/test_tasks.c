@@ -356,6 +356,5 @@ TEST(figures_of_words) {
 int main(void) {
     test_device_open((DeviceOptions){ .threads = 1 });      /* OpenMP's threads do not survive the fork of a child */
     scratch_open();
-    test_all();
-    return test_close();
+    return test_all();
 }
