@@ -8,12 +8,6 @@ static void random_batch(int32_t *batch, int count, uint32_t which, int V) {
         batch[i] = (int32_t)random_below(1, RANDOM_TEST, which, (uint64_t)i, (uint64_t)V);
 }
 
-/* Of what is loaded */
-static void evaluate_pass(GPT *m) {
-    gpt_forward(m);
-    gpt_loss(m);
-}
-
 /* The model of the file, with its batch. */
 static GPT *reference_model(const Reference *r, const char *attention) {
     GPT *m = new_model(r->config, attention, r->B, r->T, TRAIN);
@@ -47,10 +41,6 @@ static double compare_gradient(const Reference *r, const TensorEntry *row, doubl
     return worst;
 }
 
-static double compare_logits(const GPT *m, const Reference *r) {
-    return error_of(logits_of(m), reference_logits(r), (int64_t)r->B * r->T * r->config.V);
-}
-
 /* By how much the loss has fallen is a sum of gradients times updates, which are off by limit of themselves: so is the
    fall, which is at most the first loss. AdamW is steady: it divides a gradient by its own size. */
 static void compare_steps(GPT *m, const Reference *r, double *loss_error, double *norm_error, double limit) {
@@ -77,7 +67,7 @@ static void against_reference(const Reference *r, const char *attention) {
     double limit = tolerance(&r->config, r->B, r->T), steps = 0, norms = 0, worst = 0;
     GPT *m = reference_model(r, attention);
     gpt_forward(m);
-    double logits = compare_logits(m, r);
+    double logits = error_of(logits_of(m), reference_logits(r), (int64_t)r->B * r->T * r->config.V);
     EXPECT(logits <= limit, "%s: logits: error %.2g, want at most %.2g", r->path, logits, limit);
     gpt_backward(m, 1.0f / (float)r->target_count, OVERWRITE, NULL, NULL);
     double loss = fabs(sum_of_losses(m) / r->target_count / r->losses[0] - 1);
@@ -245,9 +235,10 @@ void __wrap_device_overlap_begin(void) { if (!keep_order) __real_device_overlap_
 
 /* So that a value that is read before it is made is found even if the old one was the same. */
 static void poison_activations(const GPT *m) {
-    void *poison = new_array((int64_t)m->act_bytes, 1);
+    void *poison = malloc(m->act_bytes);
     memset(poison, 0xff, m->act_bytes);             /* NaN in every type */
     device_upload(m->acts.table.memory, poison, m->act_bytes);
+    free(poison);           /* at once: some hundred MB on a GPU */
 }
 
 /* The file lends its data type and rate of dropout. Two micro-batches, the second one smaller, at every level of
@@ -262,6 +253,7 @@ static void recomputation_and_overlap_change_no_bit(const Reference *r, const ch
     random_batch(tokens, B * T, 2, 70);
     random_batch(targets, B * T, 3, 70);
     GPT *first = NULL;
+    int blocks = 0;
     size_t bytes_before = SIZE_MAX;
     for (int i = 0; i < VARIANTS * (RECOMPUTE_BLOCK + 1); i++) {
         GPTConfig config = { .L = 3, .NH = C / 8, .C = C, .T = T, .V = 70, .deterministic = 1, .dropout_seed = 5,
@@ -269,7 +261,10 @@ static void recomputation_and_overlap_change_no_bit(const Reference *r, const ch
                              .dropout = r->config.dropout, .untied = r->config.dropout > 0,
                              .recompute = (Recompute)(i / VARIANTS) };
         GPT *m = new_model(config, attention, B, T, TRAIN);
-        if (!first) first = m;
+        if (!first) {
+            first = m;
+            blocks = test_blocks;
+        }
         fill_normally(m, 5, 0.3, 0);
         EXPECT(i % VARIANTS || m->act_bytes < bytes_before, "%s: level %d takes %zu bytes, the level before %zu",
                attention, config.recompute, m->act_bytes, bytes_before);
@@ -288,6 +283,7 @@ static void recomputation_and_overlap_change_no_bit(const Reference *r, const ch
             expect_equal_rows(&first->grads, &m->grads, attention);
         }
         keep_order = 0;
+        test_release(blocks);           /* all but the first model */
     }
 }
 
@@ -333,7 +329,8 @@ static void fp8_products(void) {
     EXPECT(worst > 0.01, "%g: the products are not in fp8", worst);
     for (int i = 0; i < 2; i++) {
         gpt_load(models[i], tokens, targets);
-        evaluate_pass(models[i]);
+        gpt_forward(models[i]);
+        gpt_loss(models[i]);
     }
     EXPECT(same_losses(fp8, plain), "an evaluation is in bf16");
     const float nan = NAN;

@@ -20,11 +20,6 @@ static int32_t *load_batch(GPT *m, const SafeFile *expected) {
     return ids;
 }
 
-static double logits_error(const GPT *m, const SafeFile *expected) {
-    const int count = B * T * m->config.V;
-    return error_of(logits_of(m), tensor_from(expected, "logits", "F32", 4, count), count);
-}
-
 /* Of a gradient that was added so many times. */
 static double gradient_error(const GPT *m, const SafeFile *expected, const char *name, Tensor gradient, float times) {
     int64_t V = m->config.V, C = m->config.C, nonzero = 0;
@@ -47,11 +42,12 @@ static void compare(int i, const char *path) {
     GPT *m = new_model(config, "auto", B, T, TRAIN);
     checkpoint_load_model(dir, m);
     int32_t *ids = load_batch(m, &expected);
+    float *all = tensor_from(&expected, "logits", "F32", 4, B * T * config.V);
     for (int pass = 0; pass < 3; pass++) {      /* the second leaves nothing of the first, the third adds */
         const Into into = pass < 2 ? OVERWRITE : ACCUMULATE;
         const float times = pass < 2 ? 1 : 2;
         gpt_forward(m);
-        const double logits = logits_error(m, &expected);
+        const double logits = error_of(logits_of(m), all, B * T * config.V);
         gpt_backward(m, 1.0f / (B * (T - 1)), into, NULL, NULL);
         const double wte = gradient_error(m, &expected, "grad.transformer.wte.weight", m->grads.wte, times);
         const double head = !config.untied ? 0 : gradient_error(m, &expected, "grad.lm_head.weight", m->grads.lm_head,
@@ -65,7 +61,7 @@ static void compare(int i, const char *path) {
         EXPECT(logits <= 1e-5 && loss <= 1e-5 && wte <= 1e-5 && head <= 1e-5, "%s: want at most 1e-5", path);
     }
 
-    float last[128], *all = tensor_from(&expected, "logits", "F32", 4, B * T * config.V);
+    float last[128];
     gpt_set_batch(m, 1, T);
     gpt_load(m, ids, NULL);
     gpt_forward(m);
