@@ -39,12 +39,12 @@ size_t attention_workspace_bytes(const Attention *a, const AttentionSpec *s) {
 
 /* Checks the operands of both passes. Returns what the implementation gets: q0 is the diagonal of the mask. */
 static AttentionSpec checked(const Attention *a, const AttentionSpec *s, const AttentionOperands *o, DType out_dtype) {
+    REQUIRE(s->dropout.rate >= 0 && s->dropout.rate <= 0.95f, "attention: a rate of dropout of %g, want 0 .. 0.95",
+            s->dropout.rate);
     const char *refusal = a->refuse(s);
     REQUIRE(!refusal, "attention %s cannot run here: %s", a->name, refusal);
     REQUIRE(s->B >= 1 && s->NH >= 1 && s->Tq >= 1 && s->Tk >= 1,
             "attention: B %d, NH %d, Tq %d, Tk %d: want all sizes >= 1", s->B, s->NH, s->Tq, s->Tk);
-    REQUIRE(s->dropout.rate >= 0 && s->dropout.rate <= 0.95f, "attention: a rate of dropout of %g, want 0 .. 0.95",
-            s->dropout.rate);
     const int C = s->NH * s->HS;
     check_tensor("attention", "q",   o->q,   s->dtype,  3, s->B, s->Tq, C);
     check_tensor("attention", "k",   o->k,   s->dtype,  3, s->B, s->Tk, C);
