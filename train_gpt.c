@@ -134,11 +134,12 @@ static void create_model(Run *run) {
 
 static int is_due(int64_t step, int64_t every) { return every && step % every == 0; }
 
-/* Whether the step wants a validation that it has not had. */
+/* Whether the step wants a validation that it has not had, also by the options with which it was saved. */
 static int validation_due(const Run *run) {
     const int64_t step = run->state.step;
     return run->corpus.val && step > 0 && step != run->state.val_step &&
-           (step == run->settings.steps || is_due(step, run->settings.val_every));
+           (step == run->settings.steps || is_due(step, run->settings.val_every) ||
+            (run->resume.validates && step == run->resume.state.step));
 }
 
 /* NaN = this step was not validated. */

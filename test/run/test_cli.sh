@@ -140,7 +140,7 @@ close_test "dropout is of training steps only"
 
 if in_turn 2; then
     late="$text --layers 2 --heads 2 --channels 32 --batch 4 --context 16 --warmup 30"
-    expect "the schedule to compare with" "$gpt" $late --steps 60 --out "$dir/longer"
+    expect "the schedule to compare with" "$gpt" $late --steps 60 --out "$dir/last"
     expect "a finished run" "$gpt" $late --steps 40 --out "$dir/extended"
     expect "extended" "$gpt" --resume "$dir/extended" --steps 60
     changed="changed: --steps 40 -> 60; the learning rate goes from 1.2e-04 to 7.7e-04"
@@ -148,7 +148,7 @@ if in_turn 2; then
     expect "settings.txt says so" \
         grep -q "^# resumed: at step 40, ${changed#* }\$" "$dir/extended/settings.txt"
     is "the new schedule, without a second warm-up" "$(cells "$dir/extended" lr | tail -n 20)" \
-        "$(cells "$dir/longer" lr | tail -n 20)"
+        "$(cells "$dir/last" lr | tail -n 20)"
     refuses "--steps 50: $dir/extended/step-00000060 has more" "$gpt" --resume "$dir/extended" --steps 50 --dry-run
     expect "changed" "$gpt" --resume "$dir/extended" --steps 64 --batch 8 --lr 0.5 --clip 0.1 --dtype f32
     is "it says what" "$(grep '^changed: ' "$dir/expect.out" | tr ';' '\n')" \
@@ -214,6 +214,10 @@ says "says so" "^the best so far, step .*, does not count: its checkpoint is gon
 is "a new best" "$(readlink "$dir/early-0/best")" "$(basename "$(last_step "$dir/early-0")")"
 expect "another validation" "$gpt" --resume "$dir/early-1" --early-stop 0 --steps 61 --val-tokens 100
 says "says so" "does not count: it was validated on other data$"
+ended=$(best_of "$dir/worse")
+expect "a run whose last step alone is validated" "$gpt" $worse --steps "$ended" --val-every 40 --out "$dir/last-best"
+expect "a resume with more steps" "$gpt" --resume "$dir/last-best" --steps 60 --keep 1
+is "the best is still that step" "$(readlink "$dir/last-best/best")" "$best"
 close_test "the best checkpoint is kept and taken; val losses that rise end the run with --early-stop"
 
 train=$dir/text/train.txt
