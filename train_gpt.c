@@ -119,6 +119,7 @@ static void create_model(Run *run) {
         print_line(stdout, "resumed from %s", run->resume.checkpoint);
         run->state = run->resume.state;
         ranks_copy_from_first(&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */
+        ranks_copy_from_first(&run->resume.is_best, sizeof run->resume.is_best);
     } else {
         if (run->from) checkpoint_load_model(run->from, &run->gpt);
         else           gpt_init(&run->gpt, (uint64_t)s->seed);
@@ -134,12 +135,12 @@ static void create_model(Run *run) {
 
 static int is_due(int64_t step, int64_t every) { return every && step % every == 0; }
 
-/* Whether the step wants a validation that it has not had, also by the options with which it was saved. */
+/* Whether the step wants a validation that it has not had, or had after its save, as OUT/best says. */
 static int validation_due(const Run *run) {
     const int64_t step = run->state.step;
     return run->corpus.val && step > 0 && step != run->state.val_step &&
            (step == run->settings.steps || is_due(step, run->settings.val_every) ||
-            (run->resume.validates && step == run->resume.state.step));
+            (run->resume.is_best && step == run->resume.state.step));
 }
 
 /* NaN = this step was not validated. */

@@ -88,14 +88,6 @@ static void add_rates(Resume *r, const Settings *s, Option *table) {
     free(changes);
 }
 
-/* Whether the options of the checkpoint validate its step, which comes after the save. */
-static int is_validated(const Resume *r) {
-    const Json *settings = json_find(r->json, "settings"), *every = json_find(settings, "val-every");
-    const int64_t interval = every ? strtoll(json_text(every), NULL, 10) : 0;
-    return (interval > 0 && r->state.step % interval == 0) ||
-           r->state.step == strtoll(json_string(settings, "steps"), NULL, 10);
-}
-
 Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     REQUIRE(s->out, "--resume%s%s: want the directory of the run, such as --resume runs/book", s->data ? " " : "",
             s->data ? s->data : "");
@@ -106,7 +98,7 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     r.json = checkpoint_open_state(r.checkpoint);
     r.state = checkpoint_load_state(r.checkpoint);
     r.changes = resume_adopt_options(table, r.json, NULL);
-    r.validates = is_validated(&r);
+    r.is_best = run_dir_best(dir->path) == r.state.step;
     REQUIRE(r.state.step <= s->steps, "--steps %lld: %s has more: want --steps N above that, to train longer",
             (long long)s->steps, r.checkpoint);
     if (r.changes) add_rates(&r, s, table);
@@ -136,7 +128,7 @@ void resume_check_data(Resume *r, const Corpus *corpus, Option *table) {
     const int is_other = !is_val || is_changed(r->json, table, "val-tokens");
     if (!step || (!is_other && !checkpoint_missing_file(best.text, 1))) return;
     r->state.val = (ValHistory){0};
-    if (!is_other && run_dir_best(out.text) == r->state.step) return;   /* its validation is repeated, and was better */
+    if (!is_other && r->is_best) return;    /* its validation is repeated, and was better */
     print_line(stdout, "the best so far, step %lld, does not count: %s", (long long)step,
                is_other ? "it was validated on other data" : "its checkpoint is gone");
 }

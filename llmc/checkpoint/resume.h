@@ -10,7 +10,7 @@ typedef struct {
     char       *checkpoint;     /* NULL = none yet: the run starts; job scripts may always pass --resume */
     Json       *json;           /* not freed: text options point into it */
     TrainState  state;
-    int         validates;      /* the run was to validate that step: its best checkpoint may be this one */
+    int         is_best;        /* OUT/best names it; if by a validation after its save, that is repeated */
     char       *changes;        /* options with another value: "--lr 1e-3 -> 5e-4, --seed 1 -> 2"; NULL = none */
 } Resume;
 

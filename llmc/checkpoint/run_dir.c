@@ -176,7 +176,9 @@ void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
     remove_partials(dir);
     if (!state) return;
     const BestLoss *best = &state->val.best;
-    const char *error = link_best(dir, best->step);
+    /* a validation after the save of the newest has linked it: a resume repeats that validation first */
+    const int is_linked = state->val_step != state->step && run_dir_best(dir->path) == state->step;
+    const char *error = is_linked ? NULL : link_best(dir, best->step);
     /* the validation of state->step, which comes after its save, may replace the extra best */
     const int64_t extra = best->is_extra && best->step < state->step ? best->step : 0;
     int64_t kept = 0;
