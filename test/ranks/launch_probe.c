@@ -4,7 +4,8 @@
      fail     fail()                       wait     has a pending collective from then on
      error    comm reports an error        late     calls heartbeat_end 1 s after the others
      exit     exits without heartbeat_end  hang     stays in that step
-     busy     hangs, and is busy for 2 s   early    fail(), before the ranks join
+     busy     is busy for 2 s, says so,    early    fail(), before the ranks join
+              and hangs
 
    Writes rank.RANK with its pid into the directory $PROBE_DIR, if any.
 
@@ -128,7 +129,7 @@ int main(int argc, char **argv) {
         if (!strcmp(what, "exit"))  return 3;
         if (!strcmp(what, "wait"))  waits_since_s = seconds_now();
         heartbeat_busy(!strcmp(what, "busy"));
-        if (!strcmp(what, "busy")) sleep(2);
+        if (!strcmp(what, "busy")) sleep(2), fputs("still there\n", stderr);
         heartbeat_busy(0);
         while (!strcmp(what, "busy") || !strcmp(what, "hang") || !strcmp(what, "wait")) pause();
     }

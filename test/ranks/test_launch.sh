@@ -191,6 +191,7 @@ collectives() {
     one_line "$dir/wait-3" "all ranks take part"
     is "a busy rank has time" "$(sed 's/ (.*)//; s/ 1 s: .*/ 1 s/' "$dir/busy")" \
         "train_gpt: waiting for rank 1: at work on texts, samples or checkpoints
+still there
 train_gpt: a collective has not ended for 1 s"
     close_test "a collective that does not end ends the run"
 }

@@ -2,6 +2,7 @@
 #include "report_run.h"
 #include <stdio_ext.h>
 #include <pty.h>
+#include "../../kernels/comm.h"
 #include "../../llmc/base/os.h"
 
 /* The last of the steps, step 9 or 100, is 6.1 s after the one before. */
@@ -89,6 +90,16 @@ TEST(the_line_shows_abnormal_throttling_only) {
     const char *text = printed(run_steps, &(Run){ NULL, -1, 1, 5, set_health });
     EXPECT(!strcmp(text, want), "got:\n%swant:\n%s", text, want);
     log_every = 0;
+}
+
+/* tok/s are those of all ranks, mfu is of what all of them could compute. */
+TEST(the_line_of_several_ranks) {
+    comm_size = 2;
+    device.peak_flops[F32] = 7680 * gpt_flops_per_token(&config) / 0.5;
+    const char *text = printed(run_steps, &(Run){ NULL, -1, 1, 1, NULL });
+    EXPECT(strstr(text, "  7680 tok/s (3840 each)  mfu 25.0%  100.0 ms (0.0 waiting)  lr"), "%s", text);
+    device.peak_flops[F32] = 0;
+    comm_size = 1;
 }
 
 static void set_extremes(Report *report, StepReport *s) {
