@@ -79,36 +79,55 @@ TEST(special_tokens) {
     n += 2;
     size_t got = bpe_encode_special(reference, text, strlen(text), ids);
     EXPECT(got == n && !memcmp(ids, want, n * sizeof *ids), "%zu ids", got);
+    const char *dir = edited_reference("longest", "vocab.json", "", "");
+    put_text(STRING("%s/added_tokens.json", dir), "{\"<s>\": 499, \"<s\": 500}");
+    got = bpe_encode_special(kept(bpe_open(dir)), "<s><s", 5, ids);
+    EXPECT(got == 2 && ids[0] == 499 && ids[1] == 500, "%zu ids: the longest that fits", got);
 }
 
 /* ---- Any bytes */
 
-/* The definition: merges the pair of the lowest rank, the leftmost first. */
-static size_t encode_by_definition(const unsigned char *word, size_t n, int32_t *ids) {
-    const BpeVocabulary *v = bpe_vocabulary(reference);
+/* The definition: of all pairs merges one of the lowest rank, the leftmost, again and again. */
+static size_t encode_by_definition(const Bpe *bpe, const unsigned char *word, size_t n, int32_t *ids) {
+    static const BpeVocabulary *v;
+    static int rank[V][V];                  /* 0: not merged */
+    for (int i = 0; v != bpe_vocabulary(bpe) && i < V * V; i++) rank[i / V][i % V] = 0;
+    for (int i = bpe_vocabulary(bpe)->merge_count; v != bpe_vocabulary(bpe) && i > 0; i--)
+        rank[bpe_vocabulary(bpe)->merge[i - 1].left][bpe_vocabulary(bpe)->merge[i - 1].right] = i;
+    v = bpe_vocabulary(bpe);
     for (size_t i = 0; i < n; i++)
         for (int32_t id = v->V - 1; id >= 0; id--)
             if (v->token[id].size == 1 && *v->token[id].bytes == word[i]) ids[i] = id;
-    for (int rank = 0; rank < v->merge_count; rank++) {
-        size_t kept = 0;
-        for (size_t i = 0; i < n; i++) {
-            int found = i + 1 < n && ids[i] == v->merge[rank].left && ids[i + 1] == v->merge[rank].right;
-            ids[kept++] = found ? v->merge[rank].merged : ids[i];
-            i += (size_t)found;
+    for (size_t at = 0; at < n; n--) {
+        at = n;
+        for (size_t i = 0; i + 1 < n; i++) {
+            const int of = rank[ids[i]][ids[i + 1]];
+            if (of && (at == n || of < rank[ids[at]][ids[at + 1]])) at = i;
         }
-        n = kept;
+        if (at == n) break;
+        ids[at] = v->merge[rank[ids[at]][ids[at + 1]] - 1].merged;
+        memmove(ids + at + 1, ids + at + 2, (n - at - 2) * sizeof *ids);
     }
     return n;
 }
 
+/* Also with merges in an odd order, where a pair that a merge makes can have a lower rank than it: those of the
+   reference, backwards. Every third word has 16 letters in common with others, as the cache of words may confuse. */
 TEST(words_by_definition) {
-    static const char letters[] = "thenigbakoraso";
-    for (uint64_t c = 0; c < 400; c++) {
+    static const char letters[] = "thenigbakoraso", alike[] = "ingsotheingsothe";
+    char *text = STRING("%s", text_of(REFERENCE "/merges.txt")), *back = "", *dir = edited_reference("backwards",
+                 "vocab.json", "", "");
+    for (char *line; (line = strrchr(text, '\n')); *line = 0) if (line[1]) back = STRING("%s%s\n", back, line + 1);
+    put_text(STRING("%s/merges.txt", dir), STRING("#version: 0.2\n%s", back));
+    Bpe *const bpes[] = { reference, kept(bpe_open(dir)) };
+    for (uint64_t c = 0; c < 6000; c++) {
         unsigned char word[400];
         int32_t ids[400], want[400];
-        size_t size = 1 + draw(c, c % 2 ? 24 : 400);
+        Bpe *bpe = bpes[c / 3000];
+        size_t size = c % 3 == 1 ? 24 : 1 + draw(c, c % 20 ? 24 : 400);
         for (size_t i = 0; i < size; i++) word[i] = (unsigned char)letters[draw(1000 * c + i, sizeof letters - 1)];
-        size_t n = encode(word, size, ids), m = encode_by_definition(word, size, want);
+        if (c % 3 == 1) memcpy(word, alike, 16);
+        size_t n = bpe_encode(bpe, word, size, ids), m = encode_by_definition(bpe, word, size, want);
         EXPECT(n == m && !memcmp(ids, want, n * sizeof *ids), "word %d of %zu bytes: %zu ids, want %zu", (int)c,
                size, n, m);
     }
@@ -345,6 +364,9 @@ TEST(merges_of_huggingface) {
         Bpe *bpe = trained(REFERENCE "/train.txt", V, part);
         EXPECT(bpe_fingerprint(bpe) == bpe_fingerprint(reference), "in parts of %zu: another tokenizer", part);
     }
+    put_text(IN_SCRATCH("bc.txt"), "abc ab ab xbc xbc");            /* "bc" occurs twice without the "ab" before it */
+    const BpeToken *second = &bpe_vocabulary(trained(IN_SCRATCH("bc.txt"), 1000, 1 << 20))->token[257];
+    EXPECT(second->size == 2 && !memcmp(second->bytes, "bc", 2), "'%.*s'", second->size, second->bytes);
     put_text(IN_SCRATCH("ab.txt"), "ab ab b a b");
     Bpe *bpe = trained(IN_SCRATCH("ab.txt"), 1000, 1 << 20);        /* only "ab" and " a" or " b" occur twice */
     const BpeVocabulary *v = bpe_vocabulary(bpe);
