@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include "../../kernels/comm_backend.h"
+#include "../../llmc/ranks/ranks.h"
 
 static int on_cpu, ranks_max;
 
@@ -146,6 +147,16 @@ static void exchange_with_itself(void *unused) {
     (void)unused;
     Tensor t = tensor_of(new_device_memory(8), F32, 1, 2);
     comm_exchange(&(CommTransfer){ t, comm_rank, t, (comm_rank + 1) % comm_size }, 1);
+}
+
+TEST_ON_RANKS(bytes_are_copied_from_rank_0) {
+    for (size_t size = 1; size <= 9; size++) {
+        unsigned char bytes[16];
+        for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = byte_of(comm_rank, i);
+        ranks_copy_from_first(bytes, size);
+        for (size_t i = 0; i < sizeof bytes; i++)
+            EXPECT(bytes[i] == byte_of(i < size ? 0 : comm_rank, i), "byte %zu of %zu", i, size);
+    }
 }
 
 /* Two transfers each, to both sides, between all-reduces; waits are late and in another order. Other sizes, also of

@@ -89,7 +89,7 @@ for share in "" "--context-parallel $first"; do       # in a validation; the ran
     pid=$!
     wait_for "^2," "$cut/log.csv"
     sleep 0.05
-    kill -TERM $pid; wait $pid
+    kill -TERM "$(cut -d ' ' -f $first "/proc/$pid/task/$pid/children")"; wait $pid         # one rank alone
     is "exit code after SIGTERM in a validation" $? 75
     steps=$(rows_of "$cut")
     expect "the resume that it prints" "$gpt" $(sed -n 's/.*; \(--resume .*\) continues$/\1/p' "$cut.out") \

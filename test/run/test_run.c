@@ -276,6 +276,10 @@ TEST(the_plan_is_what_is_allocated) {
         gpt_free(&gpt);
         comm_size = 1;
         comm_rank = 0;
+        config.host_bytes = 1 << 20;        /* for checkpoints: on the CPU in the same memory */
+        const size_t more = memory_plan(&config, attention, 3, TRAIN).total;
+        config.host_bytes = 0;
+        EXPECT(more == memory_plan(&config, attention, 3, TRAIN).total + (device_count() ? 0 : 1 << 20), "case %d", k);
     }
 }
 

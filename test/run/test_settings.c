@@ -275,13 +275,19 @@ TEST(models) {
     for (int i = 0; i < COUNT(bad); i++) expect_fails(bad[i].want, make_model, &bad[i]);
 }
 
+/* On other ranks the sequences of an update stay, and a batch becomes the next smaller one that divides them. */
+TEST(a_resume_keeps_the_sequences) {
+    parse(&(Case){ .word = { "--batch=12", "--total-batch=320" } });
+    EXPECT(update_sequences(&s, 16, 1) == 20 && s.batch == 10, "batches of %lld", (long long)s.batch);
+}
+
 /* From d12 up: what is not given is that of the size, an update of whole micro-batches. */
 TEST(recipes) {
     static const struct { const char *want, *word[5]; double lr; int64_t warmup, total_batch; } cases[] = {
         { "--lr 0.0006, --warmup 400, --total-batch 524288",
           { "--model=d12" }, 6e-4, 400, 1 << 19 },
-        { "--lr 0.0003, --warmup 700, --total-batch 522240",
-          { "--model=gpt2-medium", "--batch=102", "--steps=19k" }, 3e-4, 700, 5 * 102 * 1024 },
+        { "--lr 0.0003, --warmup 700, --total-batch 573440",
+          { "--model=gpt2-medium", "--batch=112", "--steps=19k" }, 3e-4, 700, 5 * 112 * 1024 },      /* of 4.6 */
         { "--lr 0.0017, --warmup 4, --total-batch 524288",
           { "--model=d36", "--optimizer=muon", "--steps=20", "--batch=auto" }, 1.7e-3, 4, 1 << 19 },
         { "--total-batch 1048576", { "--model=gpt2-xl", "--lr=1", "--warmup=9", "--batch=1024" },

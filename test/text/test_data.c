@@ -102,6 +102,7 @@ TEST(schedules_at_their_corners) {
         { WSD,    9, 109, 20, 89, 1    }, { WSD,    9, 109, 20, 99, 0.55 }, { WSD,    9, 109, 20, 108, 0.145 },
         { WSD,    9, 109, 20, 109, 0.1 }, { WSD,    9, 109, 0, 108, 1    }, { WSD,    9, 109, 0, 109, 0.1  },
         { WSD,    9, 109, 500, 9, 1    }, { WSD,    9, 109, 500, 59, 0.55 }, { WSD,   0, 1,   1,   0, 1    },
+        { WSD,    9, 109, 105, 59, 0.55 },                                  /* a decay that begins in the warm-up */
         { CONSTANT, 9, 109, 0, 8, 0.9  }, { CONSTANT, 9, 109, 0, 108, 1 }, { CONSTANT, 9, 109, 0, 109, 1 },
         { COSINE, 9, 5,   0,   4, 0.5  }, { COSINE, 9, 5,   0,   5, 0.1  },     /* a run shorter than its warm-up */
     };

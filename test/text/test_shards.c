@@ -359,6 +359,12 @@ TEST(cached_tokens) {
     close(lock);
     tokens_close(c.val);
     tokens_close(c.train);
+    put_text(IN_SCRATCH("fields.jsonl"), "{\"a\": \"x\", \"b\": \"y\"}\n");
+    for (int i = 0; i < 2; i++) {
+        const TextFormat format = { as_file.tokenizer, DOCUMENT_JSONL, i ? "b" : "a", NULL, 0 };
+        tokens_close(tokens_open_text(IN_SCRATCH("fields.jsonl"), &format));
+    }
+    EXPECT(files_like(IN_SCRATCH("fields.jsonl.tokens-*.bin")) == 2, "caches of two fields");
 }
 
 /* Files: beside the text, in the other directory. Root may write everywhere. */
