@@ -223,6 +223,15 @@ TEST(a_resume_links_the_best) {
         EXPECT(!saver.failed && strstr(error, "best is not a link and stays"), "step %d: %s", step, error);
     }
     EXPECT_STEPS(out, "best= 2 3 4 5");
+    saver.keep = 1;
+    saver.best.is_extra = 0;
+    start_validated(&saver, 6, &state, 0);
+    finish(&saver);
+    EXPECT_STEPS(out, "best= 2 6");         /* the best, to which nothing is linked */
+    EXPECT(!rmdir(link) && !symlink("step-00000002", link), "a link again");
+    saver.best = (BestLoss){0};
+    start_validated(&saver, 7, &(TrainState){0}, 0);
+    expect_saved(&saver, "best=2 2 7");     /* the linked one, which does not count as best: of other data */
     close_saver(&saver);
 }
 

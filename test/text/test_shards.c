@@ -446,6 +446,7 @@ TEST(a_cache_of_wide_ids_is_found_again) {
     for (int time = 0; time < 2; time++) {
         char *cache = cache_of(wide, path);
         EXPECT(!stat(cache, &info[time]), "%s", cache);
+        EXPECT(shard_header(file_map(cache)).version == 7, "llm.c's version of uint32");
     }
     EXPECT(info[0].st_ino == info[1].st_ino, "the tokens are made again");
     bpe_free(wide);
