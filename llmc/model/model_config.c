@@ -157,7 +157,7 @@ void recompute_plan_print(const GPTConfig *config, const char *attention, int B)
         const size_t bytes = memory_plan(&c, attention, B, TRAIN).total;
         const size_t on_gpu = bytes - (device_count() ? 0 : c.host_bytes);      /* the checkpoint is on the host */
         printf("    %-16s %12s", levels[c.recompute], bytes_text((double)bytes, total));
-        for (int i = 0; i < 3; i++) printf("%6s", on_gpu <= gpus[i] << 30 ? "yes" : "no");
+        for (int i = 0; i < 3; i++) printf("%6s", on_gpu <= (gpus[i] << 30) / 20 * 19 ? "yes" : "no");
         printf("  %s\n", costs[c.recompute]);
     }
 }
