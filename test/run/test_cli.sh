@@ -219,6 +219,14 @@ ended=$(best_of "$dir/worse")
 expect "a run whose last step alone is validated" "$gpt" $worse --steps "$ended" --val-every 40 --out "$dir/last-best"
 expect "a resume with more steps" "$gpt" --resume "$dir/last-best" --steps 60 --keep 1
 is "the best is still that step" "$(readlink "$dir/last-best/best")" "$best"
+for edit in tokens/99999999 optimizer_step/61 sequences_seen/59 val_step/61; do
+    rm -rf "$dir/odd"
+    mkdir "$dir/odd"
+    cp -r "$dir/worse/step-00000060" "$dir/odd"
+    rm "$dir/odd/step-00000060/checksums.xxh64"
+    sed -i "s/\"${edit%/*}\": [0-9]*/\"${edit%/*}\": ${edit#*/}/" "$dir/odd/step-00000060/state.json"
+    refuses "and best contradict each other" "$gpt" --resume "$dir/odd" --steps 61
+done
 echo abc >> "$dir/cba.txt"
 refuses "--val-data $dir/cba.txt has changed since $dir/worse/step-00000060 was made" \
     "$gpt" --resume "$dir/worse" --steps 61
