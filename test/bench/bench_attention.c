@@ -6,6 +6,7 @@
    launch finds its inputs there. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -225,8 +226,8 @@ static void prepare_peer(Runner *r, Shape s, double mean_out, double mean_dqkv) 
             theirs_out, theirs_dqkv, mean_out, mean_dqkv);
 }
 
-/* Runs all rounds. What the runners hold is theirs until release(). */
-static void compete(Shape s) {
+/* What the runners hold is theirs until release(). */
+static void prepare(Shape s) {
     double mean_out = 0, mean_dqkv = 0;
     for (int i = 0; i < runners; i++) {
         if (runner[i].ours) prepare_ours(&runner[i], s);
@@ -238,6 +239,9 @@ static void compete(Shape s) {
         if (i == 0) { mean_out = mean_magnitude(out, s.T); mean_dqkv = mean_magnitude(dqkv, s.T); }
     }
     REQUIRE(!runner[0].absent, "%s refuses T %d, or the device has no memory for it", runner[0].label, s.T);
+}
+
+static void compete(Shape s) {
     int order[RUNNERS_MAX];
     for (int i = 0; i < runners; i++) order[i] = i;
     for (int64_t round = 0; round < rounds; round++) {
@@ -322,6 +326,7 @@ static void speed_table(int HS, int T_min, int T_max) {
     for (int T = T_min; T <= T_max; T *= 2) {
         s = speed_shape(HS, T);
         double flop = 2.0 * s.B * s.NH * T * T * HS;
+        prepare(s);
         compete(s);
         printf("| %d |", T);
         for (int i = 0; i < runners; i++)
@@ -339,8 +344,60 @@ static void speed_table(int HS, int T_min, int T_max) {
     inputs_close();
 }
 
+/* ---- Each alone, until the GPU is hot */
+
+static struct { volatile double until; double mhz, watts; int samples; } sampled;
+
+/* From half a second before `until` on, ten times a second. */
+static void *sample_health(void *unused) {
+    (void)unused;
+    for (double now; (now = seconds_now()) < sampled.until; usleep(100000)) {
+        if (now < sampled.until - 0.5) continue;
+        const DeviceHealth health = device_health();
+        sampled.mhz += health.clock_mhz;
+        sampled.watts += health.power_w;
+        sampled.samples++;
+    }
+    return NULL;
+}
+
+/* TFLOP/s, MHz and pJ/FLOP of a pass that runs for so long. */
+static void sustain(Runner *r, Shape s, int pass, double flop, double seconds) {
+    pthread_t thread;
+    r->launches[pass] = (int)fmax(1e3 * seconds / time_batch(r, s, pass), 1);       /* of 20 ms until here */
+    memset(&sampled, 0, sizeof sampled);
+    sampled.until = seconds_now() + seconds;
+    REQUIRE(!pthread_create(&thread, NULL, sample_health, NULL), "no thread");
+    double ms = 0;
+    if (r->ours) ms = time_launches(r, s, pass, r->launches[pass]);
+    else         ms = strtod(ask("time %s %s %g", r->label, pass ? "backward" : "forward", 1e3 * seconds), NULL);
+    pthread_join(thread, NULL);
+    const double rate = 1e3 * flop / ms, samples = sampled.samples;
+    cell(r->absent, "%.0f, %.0f, %.2f", rate / 1e12, sampled.mhz / samples, 1e12 * sampled.watts / samples / rate);
+}
+
+static void sustained_table(int HS, int T, double seconds) {
+    const Shape s = speed_shape(HS, T);
+    const double flop = 2.0 * s.B * s.NH * T * T * HS;
+    inputs_open((int64_t)s.B * s.T, s.NH, HS);
+    runners_list(s);
+    prepare(s);
+    printf("\nHead size %d, %d heads, T = %d, B*T = %d, causal, each alone for %g s: TFLOP/s, MHz, pJ/FLOP\n\n"
+           "| | forward | backward |\n| --- | --- | --- |\n", HS, s.NH, T, s.B * s.T, seconds);
+    for (int i = 0; i < runners; i++) {
+        if (runner[i].absent) continue;
+        printf("| %s |", runner[i].label);
+        for (int pass = 0; pass < PASSES; pass++) sustain(&runner[i], s, pass, pass ? 2.5 * flop : flop, seconds);
+        printf("\n");
+        fflush(stdout);
+    }
+    release();
+    inputs_close();
+}
+
 int main(int argc, char **argv) {
     int64_t HS, T;
+    double seconds;
     const char *python, *csv_path;
     int no_peers;
     Option options[] = {
@@ -350,6 +407,8 @@ int main(int argc, char **argv) {
           .help = "only the speeds at this one; without it 512 to 16384" },
         { .name = "rounds", .type = OPTION_INTEGER, .value = &rounds, .fallback = "9", .min = 1, .max = ROUNDS_MAX,
           .argument = "N", .help = "take the median of N" },
+        { .name = "sustained", .type = OPTION_REAL, .value = &seconds, .fallback = "0", .max = 60,
+          .argument = "S", .help = "each alone for S seconds at --T (1024), with clock and energy; 1.5 is usual" },
         { .name = "csv", .type = OPTION_TEXT, .value = &csv_path, .argument = "FILE",
           .help = "writes the speeds also to FILE, which scripts/plot_attention.sh draws" },
         { .name = "python", .type = OPTION_TEXT, .value = &python, .fallback = "python3", .argument = "COMMAND",
@@ -378,6 +437,10 @@ int main(int argc, char **argv) {
     for (int size = 64; size <= 128; size += 64) {
         const int head_size = HS ? (int)HS : size;
         if (HS && size > 64) break;
+        if (seconds > 0) {
+            sustained_table(head_size, T ? (int)T : 1024, seconds);
+            continue;
+        }
         speed_table(head_size, T ? (int)T : small ? 128 : 512, T ? (int)T : small ? 1024 : 16384);
     }
     return 0;
