@@ -618,6 +618,8 @@ echo "5.5 nats per byte" > "$dir/leak.txt.floor"
 refuses "must have leaked" "$gpt" --data "$dir/text/train.txt" --val-data "$dir/leak.txt" \
     --layers 1 --heads 1 --channels 32 --context 16 --batch 8 --steps 40 --warmup 9 --val-every 0 --out "$dir/leak"
 expect "its checkpoint is saved" test -f "$dir/leak/step-00000040/state.json"
+refuses "the loss is below the floor" "$gpt" --eval "$dir/leak/step-00000040" "$dir/leak.txt"
+expect "a part of the text has no floor" "$gpt" --eval "$dir/leak/step-00000040" "$dir/leak.txt" --val-tokens 16
 rm "$dir/leak.txt.floor"
 mkfifo "$dir/leak.txt.floor"
 refuses "leak.txt.floor: is a pipe" timeout 20 "$gpt" --data "$dir/text/train.txt" --val-data "$dir/leak.txt"
