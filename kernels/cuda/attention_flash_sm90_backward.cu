@@ -11,6 +11,15 @@
        group 1   S dP .  .  X        .  .   | dV dK S dQ | out dP |   X    | dV dK S dQ |
                             the turn passes ^
 
+   dQ needs dS of both groups, so a group waits for the other one within its turn. With LATE_DQ dQ is a step late and
+   nobody waits: all five GEMMs are issued in one turn, and all arithmetic is done during the other group's.
+
+       group 0   | dQ(i-1) dK(i) dV(i) S(i+1) dP(i+1) |       X(i+1)       | dQ(i) dK(i+1) dV(i+1) S(i+2) dP(i+2) |
+       group 1   |     X(i)      | dQ(i-1) dK(i) dV(i) S(i+1) dP(i+1) |       X(i+1)       | dQ(i) dK(i+1) ...
+
+   At hs 128 that is 4.1, 5.2 and 5.9 % faster at T = 4096, 8192 and 16384, and 2.5, 2.1 and 0.6 % slower at 512, 1024
+   and 2048. At hs 64 it is 5 to 7 % slower at every T.
+
    How dq is summed over the blocks of keys: README.md, "dQ" and "Parts".
 
    With dropout c, the scale of the mask M, is left out: dv = c (M o P)^T dout, dS = P o (M o dP - delta / c), and dk
@@ -23,8 +32,10 @@ struct Maps { CUtensorMap q, k, v, dout; Result dq, dk, dv; };
    blocks of keys in dq. */
 struct Workspace { float *lse2, *delta, *dq; int *dq_semaphore; int tiles, Tpad; };
 
-template<int PANELS_, Part PART_> struct Backward {
+template<int PANELS_, Part PART_, bool LATE_DQ_> struct Backward {
     static constexpr Part PART = PART_;
+    static constexpr bool LATE_DQ = LATE_DQ_;
+    static_assert(!LATE_DQ || (PANELS_ == 2 && PART == WHOLE), "tested and measured there only");
     static constexpr bool DROPOUT = PART == DROPPED;
     static constexpr int PANELS = PANELS_, COLUMNS = 64 * PANELS;
     static constexpr int STAGES = 2;                        /* of Q, dout and dS */
@@ -55,7 +66,8 @@ template<class F> struct Shared {
     uint8_t *memory;
     uint32_t base = shared_address(memory);
     Pipeline<2> k = { base + F::K_PIPELINE }, q = { base + F::Q_PIPELINE };
-    /* Without release: dout goes with q; a group commits a stage of ds after its reads of the other one. */
+    /* Released with LATE_DQ only: else dout goes with q, and a group commits a stage of ds after its reads of the other
+       one. */
     Pipeline<2> dout = { base + F::DOUT_PIPELINE }, ds = { base + F::DS_PIPELINE };
     Pipeline<1> v = { base + F::V_PIPELINE };
     TileQueue<1> tiles = { (WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
@@ -178,10 +190,11 @@ template<class F> DEVICE void produce(const Problem &p, const Workspace &w, cons
                 if constexpr (F::DROPOUT) shared.mask(n) = dropout.mask(t.b, t.h);
                 load_tile<F::PANELS>(shared.k, n, shared.base + F::K, F::KV_PANEL, &maps.k, t.b, t.h, t.row);
             }
-            shared.q.acquire(loaded);       /* and of dout */
+            shared.q.acquire(loaded);
             load_tile<F::PANELS>(shared.q, loaded, shared.base + F::Q, F::Q_PANEL, &maps.q, t.b, t.h, row,
                                  F::VECTOR_BYTES);
             cp_async_bulk_load(shared.base + F::LSE + vector, w.lse2 + rows, F::VECTOR_BYTES, shared.q.full(loaded));
+            if constexpr (F::LATE_DQ) shared.dout.acquire(loaded);
             load_tile<F::PANELS>(shared.dout, loaded, shared.base + F::DOUT, F::Q_PANEL, &maps.dout, t.b, t.h, row,
                                  F::VECTOR_BYTES);
             cp_async_bulk_load(shared.base + F::DELTA + vector, w.delta + rows, F::VECTOR_BYTES,
@@ -373,6 +386,7 @@ template<class F> struct Consumer {
                 }
             }
         }
+        if constexpr (F::LATE_DQ) shared.ds.acquire(used);
         #pragma unroll
         for (int x = 0; x < F::QT / 16; x++) store_ds(x);
         shared.ds.commit(used);
@@ -408,18 +422,23 @@ template<class F> struct Consumer {
         const int tile = queries.first;
         const bool two = queries.diagonal > 1;      /* tile + 1, taken before it, is on the diagonal, too */
         float dq_before[32];
+        /* in the order in which they were issued */
+        float (&first)[F::COLUMNS / 2] = F::LATE_DQ ? r.dk : r.dv, (&second)[F::COLUMNS / 2] = F::LATE_DQ ? r.dv : r.dk;
+        const float first_scale = F::LATE_DQ ? dqk_scale : dv_scale, second_scale = F::LATE_DQ ? dv_scale : dqk_scale;
         dq_pipeline.acquire(sent);
         if constexpr (F::QT < KEYS && F::PART != RECTANGLE)
             for (int j = 0; j < 8; j++) *(float4 *)(dq_before + 4 * j) = dq_staging()[32 * j];
         wgmma_wait_group<1>();
-        wgmma_fence_operand(r.dv);
-        /* overlaps with dk */
-        store_rows<F::PANELS, F::PART>(p, staging, maps.dv, t.b, t.h, t.row + warp_row, 0, r.dv, dv_scale, dv_scale);
+        wgmma_fence_operand(first);
+        if constexpr (F::LATE_DQ) shared.q.release(used);
+        /* overlaps with the GEMM of `second` */
+        store_rows<F::PANELS, F::PART>(p, staging, F::LATE_DQ ? maps.dk : maps.dv, t.b, t.h, t.row + warp_row, 0, first,
+                                       first_scale, first_scale);
 
         shared.ds.wait(used);
         wgmma_wait_group<0>();
-        wgmma_fence_operand(r.dk);
-        shared.q.release(used);
+        wgmma_fence_operand(second);
+        (F::LATE_DQ ? shared.dout : shared.q).release(used);
         if constexpr (F::PART == RECTANGLE) {
             issue_dq(r.dq, uniform_stage(used), KEYS);
             store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, dqk_scale,
@@ -437,11 +456,13 @@ template<class F> struct Consumer {
         float4 others[8];
         shared.summed(group).wait(n);
         for (int j = 0; j < 8; j++) others[j] = load_dq(tile, j);
-        store_rows<F::PANELS, F::PART>(p, staging, maps.dk, t.b, t.h, t.row + warp_row, 0, r.dk, dqk_scale, dqk_scale);
+        store_rows<F::PANELS, F::PART>(p, staging, F::LATE_DQ ? maps.dv : maps.dk, t.b, t.h, t.row + warp_row, 0,
+                                       second, second_scale, second_scale);
         if (two)
             for (int j = 0; j < 8; j++) add(dq_before, j, load_dq(tile + 1, j));
         wgmma_wait_group<0>();
         wgmma_fence_operand(dq);
+        if constexpr (F::LATE_DQ) shared.ds.release(used);
         shared.k.release(n);
         for (int j = 0; j < 8; j++) add(dq, j, others[j]);
         store_dq(staging, dq, tile);
@@ -465,6 +486,26 @@ template<class F> struct Consumer {
         for (int x = 0; x < F::COLUMNS / 2; x++) r.dk[x] = r.dv[x] = 0;
     }
 
+    /* LATE_DQ: dQ of the tile of queries before this one, dK and dV. In one place for both cases, dK and dV would make
+       ptxas serialize the wgmma (C7514), and so would dQ in an array of its own (C7512). */
+    DEVICE void issue_late_dq(Registers<F> &r, int i, int stage, int used, int sent) {
+        float (&dq)[32] = *(float (*)[32])r.s;      /* free from P in bf16 to the next S */
+        auto issue_dk_dv = [&] {
+            issue_gemm_nn(r.dk, r.ds, shared.q_tile(stage), F::QT);
+            issue_gemm_nn(r.dv, r.p, shared.dout_tile(stage), F::QT);
+        };
+        if (i > 0) {
+            shared.ds.wait(used - 1);
+            issue_dq(dq, stage ^ 1, KEYS);
+            issue_dk_dv();
+            wgmma_wait_group<2>();
+            wgmma_fence_operand(dq);
+            shared.ds.release(used - 1);
+            write_dq(dq, sent);
+        } else
+            issue_dk_dv();
+    }
+
     DEVICE void consume() {
         if (group == 1) bar_arrive(F::TURN, 2 * WARPGROUP);     /* the first turn is group 0's */
         int used = 0, sent = 0;     /* tiles of queries before this one; those of them that are off the diagonal */
@@ -484,27 +525,45 @@ template<class F> struct Consumer {
                 compute_ds(r, stage, used);
 
                 bar_sync(F::TURN + group, 2 * WARPGROUP);
-                issue_gemm_nn(r.dv, r.p, shared.dout_tile(stage), F::QT);
-                issue_gemm_nn(r.dk, r.ds, shared.q_tile(stage), F::QT);
+                if constexpr (F::LATE_DQ) {
+                    issue_late_dq(r, i, stage, used, sent);
+                } else {
+                    issue_gemm_nn(r.dv, r.p, shared.dout_tile(stage), F::QT);
+                    issue_gemm_nn(r.dk, r.ds, shared.q_tile(stage), F::QT);
+                }
                 if (last) break;
 
                 shared.q.wait(used + 1);
                 issue_qk(r.s, stage ^ 1);
-                shared.ds.wait(used);
-                wgmma_wait_group<1>();
-                wgmma_fence_operand(r.dv);
-                wgmma_fence_operand(r.dk);
-                shared.q.release(used);
-                issue_dq(r.dq, stage, KEYS);
-                bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
-                wgmma_wait_group<0>();
-                wgmma_fence_operand(r.s);
-                wgmma_fence_operand(r.dq);
-                write_dq(r.dq, sent);
-                used++;
-                shared.dout.wait(used);
-                issue_dp(r.dp, stage ^ 1);
-                if (F::QT == KEYS || !diagonal) dq_pipeline.commit(sent++);
+                if constexpr (F::LATE_DQ) {
+                    wgmma_wait_group<2>();
+                    wgmma_fence_operand(r.dk);
+                    shared.q.release(used);
+                    wgmma_wait_group<1>();
+                    wgmma_fence_operand(r.dv);
+                    shared.dout.release(used);
+                    used++;
+                    shared.dout.wait(used);
+                    issue_dp(r.dp, stage ^ 1);
+                    bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
+                    if (i > 0) dq_pipeline.commit(sent++);
+                } else {
+                    shared.ds.wait(used);
+                    wgmma_wait_group<1>();
+                    wgmma_fence_operand(r.dv);
+                    wgmma_fence_operand(r.dk);
+                    shared.q.release(used);
+                    issue_dq(r.dq, stage, KEYS);
+                    bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
+                    wgmma_wait_group<0>();
+                    wgmma_fence_operand(r.s);
+                    wgmma_fence_operand(r.dq);
+                    write_dq(r.dq, sent);
+                    used++;
+                    shared.dout.wait(used);
+                    issue_dp(r.dp, stage ^ 1);
+                    if (F::QT == KEYS || !diagonal) dq_pipeline.commit(sent++);
+                }
             }
             bar_arrive(F::TURN + (group ^ 1), 2 * WARPGROUP);
             epilogue(r, n, used++, sent);
@@ -545,8 +604,9 @@ size_t attention_flash_sm90_workspace(const AttentionSpec *s) {
     return semaphore_bytes(s) + (size_t)padded_rows(s) * sizeof(float) * (2 + (s->HS > 64 ? 128 : 64));
 }
 
-template<int PANELS, Part PART> static void launch(const AttentionSpec *s, const AttentionOperands *o) {
-    using F = Backward<PANELS, PART>;
+template<int PANELS, Part PART, bool LATE_DQ = false>
+static void launch(const AttentionSpec *s, const AttentionOperands *o) {
+    using F = Backward<PANELS, PART, LATE_DQ>;
     /* Two tiles per SM in flight (1.92: 256 tiles on 132 SMs), a long and a short one, so that all SMs finish together.
        More heads need more of the L2; with fewer, blocks of one head wait for each other's dq. With `deterministic`
        they always wait, and more heads are better. Within 3 % of the best of 2 .. 132 heads at T = 512 .. 16384. */
@@ -573,8 +633,13 @@ template<Part PART> static void launch_part(const AttentionSpec *s, const Attent
     (s->HS > 64 ? launch<2, PART> : launch<1, PART>)(s, o);
 }
 
+/* LATE_DQ from so many keys on: between 2048, where it is 0.6 % slower, and 4096, where it is 4.1 % faster */
+enum { LATE_DQ_KEYS = 3072 };
+
 void attention_flash_sm90_backward(const AttentionSpec *s, const AttentionOperands *o) {
-    switch (part_of(s, OVERWRITE)) {
+    const Part part = part_of(s, OVERWRITE);
+    if (part == WHOLE && s->HS > 64 && s->Tk >= LATE_DQ_KEYS) return launch<2, WHOLE, true>(s, o);
+    switch (part) {
     case WHOLE:     return launch_part<WHOLE>(s, o);
     case DROPPED:   return launch_part<DROPPED>(s, o);
     case SQUARE:    return launch_part<SQUARE>(s, o);
