@@ -1,4 +1,4 @@
-/* shards.h - Texts to token shards (their format: llmc/tokens/dataloader.h), with the progress on stdout. */
+/* shards.h - Texts to token shards (their format: llmc/tokens/dataloader.h), with a line of figures on stdout. */
 #ifndef LLMC_SHARDS_H
 #define LLMC_SHARDS_H
 #include "../text/texts.h"
