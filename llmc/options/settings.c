@@ -70,7 +70,7 @@ void settings_help(FILE *file, const Option *table) {
           "  train_gpt --sample runs/book --prompt 'Once '   generate text\n"
           "  train_gpt --eval runs/book [other.txt]          val loss, or of another text\n"
           "  train_gpt --eval runs/book --task lambada FILE  accuracy on a task\n"
-          "  train_gpt --config RUN/settings.txt --lr 2e-3   the run again, another --lr\n\n"
+          "  train_gpt --config RUN/settings.txt --out DIR   the run again, in DIR\n\n"
           "Numbers: 2000, 2e3, 2k, 1.5M, 1G, and 4Ki, 1Mi, 1Gi with powers of 1024.\n"
           "A file for --config has lines such as lr = 2e-3, val-data = \"my file.txt\",\n"
           "deterministic = yes. A comment begins with #. Options on the command line win;\n"

@@ -227,7 +227,7 @@ Bpe *bpe_open(const char *dir) {
     REQUIRE(format >= 0 || file_is_dir(dir), "%s: %s, want a directory with a tokenizer (scripts/download_gpt2.sh "
             "downloads GPT-2's to data/gpt2)", dir, file_exists(dir) ? "is a file" : "no such directory");
     REQUIRE(format >= 0, "%s: no tokenizer: want tokenizer.json, vocab.json and merges.txt, or encoder.json and "
-            "vocab.bpe (GPT-2's: start scripts/download_gpt2.sh again)", dir);
+            "vocab.bpe (of a run: its step-N or best; GPT-2's: start scripts/download_gpt2.sh again)", dir);
     Json *const file[] = { open_object(dir, formats[format][0]), open_object(dir, "tokenizer_config.json"),
                            open_object(dir, "special_tokens_map.json"), open_object(dir, "added_tokens.json") };
     const Json *config = file[1], *added = json_find(config, "added_tokens_decoder");

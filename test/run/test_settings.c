@@ -464,7 +464,7 @@ TEST(help_is_complete_and_narrow) {
     EXPECT(lines < options + 92, "%d lines for %d options", lines, options);
     static const char *const parts[] = {
         "\n  --warmup N            steps of linear warm-up (default 100)\n", "\n  --out DIR             of",
-        "\n  --schedule cosine|linear|wsd|constant\n                        of --lr; wsd = ",
+        "\n  --schedule " SCHEDULE_NAMES "\n                        of --lr; wsd = ",
         "\n  --deterministic       the same bits in every run, also on a GPU\n" };
     for (int i = 0; i < COUNT(parts); i++) EXPECT(strstr(text, parts[i]), "no \"%s\" in:\n%s", parts[i], text);
     free(text);
