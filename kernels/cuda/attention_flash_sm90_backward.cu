@@ -11,8 +11,8 @@
        group 1   S dP .  .  X        .  .   | dV dK S dQ | out dP |   X    | dV dK S dQ |
                             the turn passes ^
 
-   dQ needs dS of both groups, so a group waits for the other one within its turn. With LATE_DQ dQ is a step late and
-   nobody waits: all five GEMMs are issued in one turn, and all arithmetic is done during the other group's.
+   dQ needs dS of both groups, so a group waits for the other one within its turn. With LATE_DQ dQ is a step late, which
+   removes that wait: a group issues all five GEMMs in its turn and does all arithmetic during the other group's.
 
        group 0   | dQ(i-1) dK(i) dV(i) S(i+1) dP(i+1) |       X(i+1)       | dQ(i) dK(i+1) dV(i+1) S(i+2) dP(i+2) |
        group 1   |     X(i)      | dQ(i-1) dK(i) dV(i) S(i+1) dP(i+1) |       X(i+1)       | dQ(i) dK(i+1) ...

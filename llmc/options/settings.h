@@ -2,7 +2,7 @@
    the row that the parser and --help read (options.h), and the entry in settings.txt and in checkpoints. The option's
    name is the field's with '-' for '_'; role is OptionRole; the last string has its names in nanoGPT, llm.c,
    HuggingFace's Trainer and torchrun, which are not accepted: the error message names the option, and ends with a
-   command of the same values; those that count in other units are an ANSWER. */
+   command of the same values; those that count in other units are CONVERTED. */
 #ifndef LLMC_SETTINGS_H
 #define LLMC_SETTINGS_H
 #include "options.h"

@@ -44,8 +44,8 @@ typedef struct {
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw);
 void optimizer_free(Optimizer *o);
 
-/* Writes the inputs of the next update, with what this rank's signals request; sums = 0. Call before the
-   step's work, and after optimizer_result of the step before. */
+/* Writes the inputs of the next update, with what this rank's signals request; sums = 0. Call before the step's work,
+   and after optimizer_result of the step before. */
 void optimizer_begin(Optimizer *o, double learning_rate);
 
 /* The `ready` of gpt_backward in the last micro-step: starts the sum of a group's gradients over the ranks. */
