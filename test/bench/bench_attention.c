@@ -181,10 +181,10 @@ static double time_launches(const Runner *r, Shape s, int pass, int launches) {
     return 1e3 * (seconds_now() - start) / launches;
 }
 
-/* The same, over a batch of BATCH_MS. */
-static double time_batch(const Runner *r, Shape s, int pass) {
+/* The same, over a batch: the launches of ours, about batch_ms of a peer. */
+static double time_batch(const Runner *r, Shape s, int pass, double batch_ms) {
     if (r->ours) return time_launches(r, s, pass, r->launches[pass]);
-    const char *ms = ask("time %s %s %d", r->label, pass == FORWARD ? "forward" : "backward", BATCH_MS);
+    const char *ms = ask("time %s %s %g", r->label, pass == FORWARD ? "forward" : "backward", batch_ms);
     REQUIRE(ms, "%s ran this shape once, and now does not", r->label);
     return strtod(ms, NULL);
 }
@@ -253,7 +253,7 @@ static void compete(Shape s) {
         }
         for (int i = 0; i < runners; i++)
             for (int pass = 0; pass < PASSES && !runner[order[i]].absent; pass++)
-                runner[order[i]].ms[pass][round] = time_batch(&runner[order[i]], s, pass);
+                runner[order[i]].ms[pass][round] = time_batch(&runner[order[i]], s, pass, BATCH_MS);
     }
     for (int i = 0; i < runners; i++)
         for (int pass = 0; pass < PASSES; pass++) {
@@ -346,7 +346,7 @@ static void speed_table(int HS, int T_min, int T_max) {
 
 /* ---- Each alone, until the GPU is hot */
 
-static struct { volatile double until; double mhz, watts; int samples; } sampled;
+static struct { _Atomic double until; double mhz, watts; int samples; } sampled;
 
 /* From half a second before `until` on, ten times a second. */
 static void *sample_health(void *unused) {
@@ -364,13 +364,12 @@ static void *sample_health(void *unused) {
 /* TFLOP/s, MHz and pJ/FLOP of a pass that runs for so long. */
 static void sustain(Runner *r, Shape s, int pass, double flop, double seconds) {
     pthread_t thread;
-    r->launches[pass] = (int)fmax(1e3 * seconds / time_batch(r, s, pass), 1);       /* of 20 ms until here */
-    memset(&sampled, 0, sizeof sampled);
+    r->launches[pass] = (int)fmax(1e3 * seconds / time_batch(r, s, pass, BATCH_MS), 1);
+    sampled.mhz = sampled.watts = sampled.samples = 0;
     sampled.until = seconds_now() + seconds;
     REQUIRE(!pthread_create(&thread, NULL, sample_health, NULL), "no thread");
-    double ms = 0;
-    if (r->ours) ms = time_launches(r, s, pass, r->launches[pass]);
-    else         ms = strtod(ask("time %s %s %g", r->label, pass ? "backward" : "forward", 1e3 * seconds), NULL);
+    const double ms = time_batch(r, s, pass, 1e3 * seconds);
+    sampled.until = 0;              /* launches that took less than expected: an idle GPU is not sampled */
     pthread_join(thread, NULL);
     const double rate = 1e3 * flop / ms, samples = sampled.samples;
     cell(r->absent, "%.0f, %.0f, %.2f", rate / 1e12, sampled.mhz / samples, 1e12 * sampled.watts / samples / rate);
@@ -382,6 +381,7 @@ static void sustained_table(int HS, int T, double seconds) {
     inputs_open((int64_t)s.B * s.T, s.NH, HS);
     runners_list(s);
     prepare(s);
+    device_health();                /* the first call takes long */
     printf("\nHead size %d, %d heads, T = %d, B*T = %d, causal, each alone for %g s: TFLOP/s, MHz, pJ/FLOP\n\n"
            "| | forward | backward |\n| --- | --- | --- |\n", HS, s.NH, T, s.B * s.T, seconds);
     for (int i = 0; i < runners; i++) {
