@@ -179,7 +179,8 @@ else
     # ---- Killed before every call of a save, and thus after every call: it is there completely, or not at all
     run="$small --steps 4 --save-every 2 --val-every 2"
     saving="env LD_PRELOAD=$faults FAULT_PATH=/step-00000004 FAULT_NO_LOCKS=1 FAULT_CALLS=$every_call"
-    FAULT_LOG="$dir/calls.save" $saving "$gpt" $run --out "$dir/saved" > "$dir/f.out" 2>&1
+    expect "no kill" env FAULT_LOG="$dir/calls.save" $saving "$gpt" $run --out "$dir/saved"
+    expect "calls of the save" test -s "$dir/calls.save"
     killed=0
     for n in $(seq $((1 + turn % stride)) $stride "$(wc -l < "$dir/calls.save")"); do
         rm -rf "$dir/f"

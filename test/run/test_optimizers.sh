@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_optimizers.sh - Runs with --optimizer muon: their state, resumes with the other
-# optimizer, updates that are not applied, and damaged files, also on two ranks if there are as many GPUs.
-# Accumulation, more ranks, resumes to the bit: test_ranks.sh.
+# test_optimizers.sh - Runs with --optimizer muon: their state, resumes, also with the other optimizer, updates that are
+# not applied, and damaged files, also on two ranks if there are as many GPUs. Accumulation and more ranks:
+# test_ranks.sh.
 . "$(dirname "$0")/../shell.sh"
 
 sizes="1 2"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_stop.sh - A run that is stopped saves, exits with 75 and is resumed bit for bit: by SIGTERM and
-# SIGINT, while it trains, validates, samples and starts; a second signal ends it at once; SIGUSR1 saves and continues.
+# test_stop.sh - A run that is stopped saves, exits with 75 and is resumed bit for bit: by SIGTERM and SIGINT, while it
+# trains, validates, samples and starts; a second signal ends it at once; SIGUSR1 saves and continues.
 . "$(dirname "$0")/../shell.sh"
 
 start() {         # start NAME ARGUMENTS...: in the background, $pid
