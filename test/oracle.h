@@ -1,5 +1,5 @@
 /* oracle.h - Every op of kernels/ in double, as plain as its formula: what is true.
-   It checks the ops of either backend (test_ops.c, test_attention.c); test/README.md says what checks it.
+   Finite differences check it (test_oracle.c); it checks the ops of either backend (test_ops.c, test_attention.c).
    All arrays are host memory, packed, with the shapes of the op's own header; rows stands for B*T. Every output is
    written (=), gradients too: where an op accumulates, the caller adds. */
 #ifndef TEST_ORACLE_H

@@ -208,7 +208,8 @@ void memory_plan_check(const MemoryPlan *plan, int B, Purpose purpose) {
     const double free_bytes = (double)device_info().free_bytes;
     char need[32], have[32];
     REQUIRE((double)plan->total <= free_bytes, "out of memory: %s %d needs %s, %s are free: want a smaller %s%s, "
-            "--attention flash rather than naive, a smaller --model or a shorter --context", purpose == GENERATE ? "--num-samples" :
-            "--batch", B, bytes_text((double)plan->total, need), bytes_text(free_bytes, have),
-            purpose == GENERATE ? "one" : "batch", purpose == TRAIN ? ", --recompute (the table above)" : "");
+            "--attention flash rather than naive, a smaller --model or a shorter --context",
+            purpose == GENERATE ? "--num-samples" : "--batch", B, bytes_text((double)plan->total, need),
+            bytes_text(free_bytes, have), purpose == GENERATE ? "one" : "batch",
+            purpose == TRAIN ? ", --recompute (the table above)" : "");
 }

@@ -238,13 +238,28 @@ TEST(groups_are_apart) {
 
 /* ---- Which tokens */
 
-/* Every rank has as many where that is possible; that every token has one rank, and its place: ring_is_attention. */
+/* Every token has one rank, and the rows of a rank are in the order of the sequence. */
 TEST(tokens_are_split) {
     for (int size = 1; size <= 6; size++)
-        for (int T = 2 * size; T <= 40; T += 2 * size)
-            for (int rank = 0; rank < size; rank++)
-                EXPECT(ring_tokens(&(RingSplit){ size, rank, T }, rank) * size == T, "rank %d of %d, T %d", rank, size,
-                       T);
+        for (int T = 1; T <= 40; T++) {
+            int owners[40] = {0}, ordered = 1, all = 0, max = 0;
+            for (int rank = 0; rank < size; rank++) {
+                const RingSplit s = { size, rank, T };
+                int32_t whole[40], local[40];
+                const int tokens = ring_tokens(&s, rank);
+                for (int t = 0; t < T; t++) whole[t] = t;
+                ring_copy_local(&s, local, whole);
+                for (int i = 0; i < tokens; i++) {
+                    owners[local[i]]++;
+                    ordered &= !i || local[i] > local[i - 1];
+                }
+                all += tokens;
+                max = tokens > max ? tokens : max;
+            }
+            for (int t = 0; t < T; t++) ordered &= owners[t] == 1;
+            EXPECT(ordered && all == T, "%d ranks, T %d: %d tokens", size, T, all);
+            EXPECT(T % (2 * size) || max * size == T, "%d ranks, T %d: a rank has %d", size, T, max);
+        }
 }
 
 static void make_ring(void *split) {

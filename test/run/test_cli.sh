@@ -516,7 +516,7 @@ settings.txt: want the directory of the run | --resume $dir/a-flash-f32/settings
 want a multiple of --batch x --context = 64 | $small --total-batch 100
 --heads 3: want a divisor of --channels 32 | $text --channels 32 --heads 3
 --vocab 512: want 256, the tokens of a text are bytes; or --tokenizer DIR | $small --vocab 512
-want a smaller batch, --recompute (the table above), --attention flash, | $text --batch 1000000
+want a smaller batch, --recompute (the table above), --attention flash rather than naive, | $text --batch 1000000
 END
 if [ -z "$cuda" ]; then      # 3 TiB with naive attention, 1 GiB with flash
     refuses "which computes in f32 only; want --dtype f32" "$gpt" $small --dtype bf16
