@@ -383,31 +383,58 @@ TEST(bad_files) {
 
 /* ---- Settings written, and read again */
 
-/* Texts of any kind, and numbers of many orders of magnitude, any bits. */
-TEST(written_settings_are_read_to_the_bit) {
-    static const char *const hostile[] = {
+static uint64_t draw(uint32_t n, uint32_t which, uint64_t below) {
+    return random_below(11, RANDOM_TEST, n, which, below);
+}
+
+/* A value in the option's range, by many orders of magnitude, any bits. */
+static void set_randomly(Option *o, uint32_t n, uint32_t which) {
+    static const char *hostile[] = {
         " leading", "trailing ", "\t", "a\nb", "#", "a #b", "'", "\"", "\"x\"", "it's \"so\"", "\\", "\\n", "a\\", "=",
         "a = b", "--x", "caf\xc3\xa9 \xf0\x9f\x99\x82", "\r", "a\r\nb", "\x01\x1b[m\x7f", "yes", "0", "%s%n",
         "dir/*.bin", "\n\n" };
-    static const char *const names[] = { "init", "prompt", "clip", "seed", "schedule", "deterministic" };
+    double fraction = (double)draw(n, which, 1ull << 53) / 0x1p53, real = o->min + fraction * (o->max - o->min);
+    if (draw(n, which + 1, 2)) real = fmax(o->min, o->max * pow(fraction, 20));
+    switch (o->type) {
+    case OPTION_FLAG:    *(int *)o->value = (int)draw(n, which, 2); break;
+    case OPTION_INTEGER: *(int64_t *)o->value = (int64_t)fmax(o->min, floor(real)); break;
+    case OPTION_REAL:    *(double *)o->value = real; break;
+    case OPTION_TEXT:    *(const char **)o->value = hostile[draw(n, which, COUNT(hostile))]; break;
+    case OPTION_CHOICE: {
+        const char *choice = o->choices;
+        for (uint64_t skip = draw(n, which, 2); skip; skip--) choice = strchr(choice, '|') + 1;
+        *(const char **)o->value = STRING("%.*s", (int)strcspn(choice, "|"), choice);
+    } }
+    o->given = ON_COMMAND_LINE;
+}
+
+static int same_text(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
+
+TEST(written_settings_are_read_to_the_bit) {
     for (uint32_t n = 0; n < 200; n++) {
         parse(&(Case){0});
-        s.init = s.prompt = hostile[n % COUNT(hostile)];
-        s.clip = 1e9 * pow(random_uniform(11, RANDOM_TEST, n, 0), 20);
-        s.seed = (int64_t)(9e15 * pow(random_uniform(11, RANDOM_TEST, n, 1), 1 + n % 20));
-        s.schedule = n % 2 ? "wsd" : "constant";
-        s.deterministic = n / 2 % 2;
-        for (int i = 0; i < COUNT(names); i++) options_find(table, names[i])->given = ON_COMMAND_LINE;
-        const Settings was = s;
+        for (int i = 0; i < SETTINGS_ROWS; i++)
+            if (table[i].name && table[i].role != ROLE_COMMAND && draw(n, 1000 + (uint32_t)i, 4))
+                set_randomly(&table[i], n, 2 * (uint32_t)i);
+        Settings was = s;
         FILE *file = fopen(config, "w");
         fputs("# a comment\n", file);
         options_write(file, table);
         fclose(file);
-        parse(&(Case){ .word = { "--config", config } });
-        EXPECT(!strcmp(s.init, was.init) && !strcmp(s.prompt, was.prompt) && s.clip == was.clip &&
-               s.seed == was.seed && !strcmp(s.schedule, was.schedule) &&
-               s.deterministic == was.deterministic, "%s", text_of(config));
-        for (int i = 0; i < COUNT(names); i++) EXPECT(options_find(table, names[i])->given, "--%s", names[i]);
+        Option had[SETTINGS_ROWS];
+        memcpy(had, table, sizeof had);
+        Case again = { .word = { "--config", config } };
+        parse(&again);
+        for (int i = 0; i < SETTINGS_ROWS; i++) {
+            if (!table[i].name || table[i].role == ROLE_COMMAND) continue;
+            size_t at = (size_t)((char *)table[i].value - (char *)&s);
+            const char *a = (const char *)&was + at, *b = (const char *)&s + at;
+            int same = table[i].type == OPTION_FLAG ? !memcmp(a, b, sizeof(int))
+                     : table[i].type == OPTION_INTEGER || table[i].type == OPTION_REAL ? !memcmp(a, b, 8)
+                     : same_text(*(const char *const *)a, *(const char *const *)b);
+            EXPECT(same, "%u: --%s is not the same", n, table[i].name);
+            EXPECT(!had[i].given || table[i].given, "%u: --%s was given", n, table[i].name);
+        }
     }
 }
 
