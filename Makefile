@@ -92,12 +92,12 @@ $(BUILD)/%.o: %.cu $(BUILD)/settings
 	@mkdir -p $(@D) && echo "  nvcc $<"
 	@$(NVCC) $(NVCCFLAGS) $(GENCODE) -MMD -MP -c -o $@ $<
 
-# The page that runs write, as a string.
-$(BUILD)/report_page.inc: llmc/report/report_page.html
+# The page of curves, as a string.
+$(BUILD)/report_page.inc: scripts/report_page.html
 	@mkdir -p $(@D)
 	@{ echo 'static const char template[] ='; sed 's/[\\"?]/\\&/g; s/.*/"&\\n"/' $<; echo ';'; } > $@
-$(BUILD)/llmc/report/report_page.o: $(BUILD)/report_page.inc
-$(BUILD)/llmc/report/report_page.o: CPPFLAGS += -I$(BUILD)
+$(BUILD)/scripts/curves.o: $(BUILD)/report_page.inc
+$(BUILD)/scripts/curves.o: CPPFLAGS += -I$(BUILD)
 
 # wgmma and setmaxnreg exist on sm_90a only; other GPUs never run these files. The build fails if ptxas ignores setmaxnreg
 # (C7508), serializes or reorders wgmma (C7510 to C7520), spills, or uses the stack.
@@ -107,12 +107,13 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 	@$(NVCC) $(NVCCFLAGS) $(call sm,90) -Xptxas -v -MMD -MP -c -o $@ $< > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@! grep -E 'warning|C75[0-9][0-9]|[1-9][0-9]* bytes (spill|stack)' $@.log || { rm $@; exit 1; }
 
-$(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS)
+# starts the curves beside it, which writes report.html
+$(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS) | $(BUILD)/curves
 	$(link) $(LIBS)
 $(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize data/bpe_train $(addprefix llmc/,base/files base/json base/os \
                      options/options text/bpe text/bpe_files text/texts tokens/shards) kernels/check)
 	$(link)
-$(BUILD)/curves: $(patsubst %,$(BUILD)/%.o,scripts/curves $(addprefix llmc/,report/report_page report/log_reader base/files base/json base/os) kernels/check)
+$(BUILD)/curves: $(patsubst %,$(BUILD)/%.o,scripts/curves $(addprefix llmc/,report/log_reader base/files base/json base/os) kernels/check)
 	$(link)
 $(BUILD)/tales: $(patsubst %,$(BUILD)/%.o,data/tales llmc/base/random llmc/base/files llmc/options/options llmc/base/os kernels/check)
 	$(link)
@@ -125,6 +126,9 @@ $(BUILD)/test/model/test_gpt: LIBS += -Wl,--wrap=device_overlap_begin
 $(BUILD)/test/run/test_run: LIBS += -Wl,--wrap=device_alloc
 # set the health of the device
 $(BUILD)/test/run/test_log $(BUILD)/test/run/test_report: LIBS += -Wl,--wrap=device_health
+$(BUILD)/test/run/test_log $(BUILD)/test/run/test_report: | $(BUILD)/test/run/curves
+$(BUILD)/test/run/curves: | $(BUILD)/curves
+	@mkdir -p $(@D) && ln -sfn ../../curves $@
 # needs neither GPU nor CUDA: it loads fake NVML libraries, complete or without one function
 $(BUILD)/test/kernels/test_health: $(addprefix $(BUILD)/,test/kernels/test_health.o kernels/cuda/health.o kernels/check.o)
 	$(link)
@@ -184,16 +188,16 @@ $(BUILD)/faults.so: test/run/faults.c
 PYTHON ?= python3
 #: test-roundtrip  checkpoints read by safetensors, transformers and torch (PYTHON=python3, or several)
 test-roundtrip: all $(BUILD)/logits
-	for python in $(PYTHON); do $$python scripts/check_roundtrip.py --build $(BUILD) || exit 1; done
+	for python in $(PYTHON); do $$python test/run/check_roundtrip.py --build $(BUILD) || exit 1; done
 #: test-tasks      --task compared with torch, item by item (PYTHON=python3)
 test-tasks: all
-	$(PYTHON) scripts/check_tasks.py --build $(BUILD)
+	$(PYTHON) test/text/check_tasks.py --build $(BUILD)
 #: test-tokenizer  the tokenizer compared with tiktoken and tokenizers (PYTHON=python3), with TOKENIZER=DIR that one as well
 test-tokenizer: all
-	$(PYTHON) scripts/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %)
+	$(PYTHON) test/text/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %)
 #: bench-tokenizer time the tokenizer and tiktoken (PYTHON=python3 TEXT=FILE)
 bench-tokenizer: all
-	$(PYTHON) scripts/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %) --bench '$(or $(TEXT),$(error \
+	$(PYTHON) test/text/check_tokenizer.py --build $(BUILD) $(TOKENIZER:%=--tokenizer %) --bench '$(or $(TEXT),$(error \
 	    bench-tokenizer: want TEXT=FILE))' $(BENCH)
 
 # ---- Library, benchmark, reference data

@@ -13,7 +13,9 @@ import argparse
 import json
 import os
 import random
+import sys
 
+sys.path.insert(0, "test/text")
 from check_tokenizer import PATTERN, tiktoken, tiktoken_of, tokenizers, trained_by_tokenizers, write
 
 SYLLABLES = {"latin": "ba be ka ko na ni ra ti so the ing er on", "cyrillic": "на ко то ра ни ве",

@@ -6,8 +6,13 @@
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { PAGE_SECONDS = 5, PAGE_COST = 500 };
 
@@ -67,14 +72,45 @@ static void flush_files(Report *report, int sync) {
     log_file_flush(&report->log.jsonl, sync);
 }
 
+/* The curves of this build: the program beside this one. All signals are blocked in it, so that Ctrl-C and a queue's
+   SIGTERM, which reach all processes of a run, leave the page to be completed. */
+static pid_t start_page(const char *out) {
+    Path self = {0};
+    if (readlink("/proc/self/exe", self.text, sizeof self.text - 1) < 0) *self.text = 0;
+    Path curves = path_of(file_parent(self.text).text, "curves");
+    posix_spawnattr_t attributes;
+    sigset_t all;
+    pid_t pid;
+    sigfillset(&all);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    posix_spawnattr_setsigmask(&attributes, &all);
+    const int error = posix_spawn(&pid, curves.text, NULL, &attributes,
+                                  (char *[]){ curves.text, "--live", (char *)out, NULL }, environ);
+    posix_spawnattr_destroy(&attributes);
+    if (error) print_line(stderr, "warning: %s: %s; no report.html is written", curves.text, strerror(error));
+    return error ? 0 : pid;
+}
+
+/* Returns 0 while report.html is being written. options: of wait4. */
+static int page_is_complete(Report *report, int options) {
+    struct rusage used = {0};
+    if (!report->page_writer) return 1;
+    if (!wait4(report->page_writer, NULL, options, &used)) return 0;
+    const double seconds = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                           1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+    report->page_due_s = seconds_now() + fmax(PAGE_SECONDS, PAGE_COST * seconds);
+    report->page_writer = 0;
+    return 1;
+}
+
 /* If due: every 5 s, and in less than 1/500 of the time. Not into another run's directory, which has the name of this
-   one since it was moved, nor after an error of reading the logs. */
+   one since it was moved. */
 static void update_page(Report *report) {
-    const double start = seconds_now();
-    if (!report->out || report->log.csv.error || start < report->page_due_s) return;
-    if (!report_page_write(report->out)) report->out = NULL;
-    const double now = seconds_now();
-    report->page_due_s = now + fmax(PAGE_SECONDS, PAGE_COST * (now - start));
+    if (!page_is_complete(report, WNOHANG) || !report->out || report->log.csv.error ||
+        seconds_now() < report->page_due_s) return;
+    report->page_writer = start_page(report->out);
+    if (!report->page_writer) report->out = NULL;
 }
 
 static void write_event(Report *report, const char *event, int64_t step, const LogValue *values) {
@@ -82,11 +118,13 @@ static void write_event(Report *report, const char *event, int64_t step, const L
     flush_files(report, 0);
 }
 
-/* The last event, and the page that shows it. */
+/* The last event, and the page that shows it, which is complete then. */
 static void end_files(Report *report, const char *reason) {
     write_event(report, "end", report->last.step, (LogValue[]){ { "reason", .text = reason }, {0} });
+    page_is_complete(report, 0);
     report->page_due_s = 0;
     update_page(report);
+    page_is_complete(report, 0);
 }
 
 /* ---- The report */

@@ -1,11 +1,13 @@
-/* report.h - The output of a run: lines on the terminal, the files of llmc/report/log.h, and report.html. */
+/* report.h - The output of a run: lines on the terminal, the files of llmc/report/log.h, and report.html,
+   which ./curves --live writes. */
 #ifndef LLMC_REPORT_H
 #define LLMC_REPORT_H
+#include <sys/types.h>
 #include "log.h"
-#include "report_page.h"
 
 typedef struct {
     const char *out;           /* where the page goes; NULL = none */
+    pid_t      page_writer;    /* the process that writes it; 0 = none */
     double     page_due_s;     /* monotonic clock */
     Log        log;            /* without --out, of zeros: no files */
     int64_t    total;          /* steps of the run */
@@ -40,8 +42,8 @@ void report_banner(const RunInfo *run);
    Report of zeros, too, which has no files. */
 void report_open(Report *report, const RunInfo *run, const ResumeInfo *resume);
 
-/* To be called while the device computes: writes the rows so far, and the page when it is due; asks for temperature,
-   power and clock, for the next row, at most once a second (a query takes up to a millisecond). */
+/* To be called while the device computes: writes the rows so far, starts ./curves when the page is due, and asks for
+   temperature, power and clock, for the next row, at most once a second (a query takes up to a millisecond). */
 void report_background(Report *report);
 
 /* A row for log.csv, which report_background or the next event writes. A line on stdout for the first step, the last,

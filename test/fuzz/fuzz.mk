@@ -1,11 +1,14 @@
 # fuzz.mk - Included by the Makefile. test_fuzz, part of make test, reads the corpus and mutants of it; make fuzz runs
 # libFuzzer on the readers, FUZZ_SECONDS in all, and needs clang with its fuzzer.
 
-FUZZ_O    := $(patsubst %,$(BUILD)/test/fuzz/%.o,fuzz targets)
+FUZZ_O    := $(patsubst %,$(BUILD)/test/fuzz/%.o,fuzz targets curves)
 # the calls of these go to __wrap_NAME in fuzz.c
 FUZZ_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,file_map file_unmap file_exists file_has_name dir_has_file file_create file_close_durably \
              file_rename glob globfree open fclose)
 
+# the page's functions, without the program's main
+$(BUILD)/test/fuzz/curves.o: scripts/curves.c $(BUILD)/report_page.inc $(BUILD)/settings
+	@mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(CFLAGS_ALL) -I$(BUILD) -Dmain=curves_main -c -o $@ $<
 $(BUILD)/test/fuzz/test_fuzz: $(FUZZ_O)
 $(BUILD)/test/fuzz/test_fuzz: LIBS += $(FUZZ_WRAP)
 $(BUILD)/fuzz: $(BUILD)/test/fuzz/libfuzzer.o $(FUZZ_O) $(OBJECTS)

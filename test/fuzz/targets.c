@@ -379,10 +379,16 @@ static void read_log(const char *bytes, size_t size) {
 
 /* ---- page: what it shows, a log.csv, a zero byte, a log.jsonl */
 
+/* Of scripts/curves.c. */
+char *page_data(char *const *paths, int count, int is_live);
+void  page_write(FILE *file, const char *data);
+
 static void write_page(void *log) {
     FILE *file = fopen("/dev/null", "we");
     CLAIM(file, "/dev/null");
-    page_write(file, (char *[]){ log }, 1);
+    char *data = page_data((char *[]){ log }, 1, 0);
+    page_write(file, data);
+    free(data);
     fclose(file);
 }
 

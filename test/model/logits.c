@@ -1,5 +1,5 @@
 /* logits.c - logits CHECKPOINT ID ID ID ...: what a model makes of some tokens, a line of V logits for each, for
-   scripts/check_roundtrip.py. */
+   test/run/check_roundtrip.py. */
 #include <stdio.h>
 #include <stdlib.h>
 #include "../../kernels/check.h"

@@ -3,10 +3,17 @@
 #include "../scratch.h"
 #include <math.h>
 #include <sys/stat.h>
-#include "../../llmc/report/report_page.h"
+
+/* Limits of a run: points of a curve, and bytes at the end of log.jsonl. */
+enum { PAGE_POINTS = 1000, PAGE_EVENT_BYTES = 1 << 16 };
 
 static const char begin[] = "<script type=\"application/json\" id=\"data\">\n", end[] = "</script>\n";
 static char *page_path, *csv_path, *events_path;
+
+/* As a run does. Returns 0 when it reports an error. */
+static int report_page_write(const char *out) {
+    return !system(STRING("'%s' --live '%s' 2> /dev/null", built("curves"), out));
+}
 
 static void append(const char *path, const char *text) {
     FILE *file = fopen(path, "a");

@@ -76,6 +76,15 @@ refuses "curves: $dir/none/log.csv: no such file; want a run's directory" "$curv
 refuses "settings.txt: not a log of training steps: no column step" "$curves" "$dir/runs/a/settings.txt"
 close_test "curves writes one page of several runs"
 
+mkdir "$dir/lone"
+cp "$gpt" "$dir/lone"
+"$dir/lone/train_gpt" --data "$dir/runs/a/log.csv" --steps 2 --model d2 --context 8 --batch 1 --out "$dir/lone/run" \
+    > "$dir/lone.out" 2> "$dir/lone.err"
+is "a train_gpt without curves beside it: exit code" $? 0
+is "its only message" "$(cat "$dir/lone.err")" \
+    "train_gpt: warning: $dir/lone/curves: No such file or directory; no report.html is written"
+close_test "a run without curves says once that it has no page"
+
 # ---- compare_curves.sh
 "$compare" "$dir/runs/a" "$dir/runs/b" > "$dir/two.out"
 is "exit code" $? 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains tiny models with train_gpt and loads their checkpoints with HuggingFace's code.
 
-    scripts/check_roundtrip.py [--build build/cpu]        also: make test-roundtrip PYTHON='venv4/bin/python venv5/...'
+    test/run/check_roundtrip.py [--build build/cpu]        also: make test-roundtrip PYTHON='venv4/bin/python venv5/...'
 
 With safetensors and numpy: all values are finite, and the numpy model below, which needs every tensor by its name and
 shape, computes the logits of train_gpt in float64. With torch and transformers also:

@@ -2,8 +2,8 @@
 """Compares the tokenizer with HuggingFace's tokenizers and tiktoken, and times it beside tiktoken.
 
     python3 -m pip install tokenizers tiktoken
-    scripts/check_tokenizer.py [--build build/cpu]                                     also: make test-tokenizer
-    scripts/check_tokenizer.py --bench TEXT [--tokenizer DIR] [--threads 1]            also: make bench-tokenizer
+    test/text/check_tokenizer.py [--build build/cpu]                                     also: make test-tokenizer
+    test/text/check_tokenizer.py --bench TEXT [--tokenizer DIR] [--threads 1]            also: make bench-tokenizer
 
 Without --bench: tokenizers are trained by both on 400 KB of characters of many scripts, and must have the same merges;
 this text, other such texts, and 1 MB without a space must have the same ids; every code point must split words as in

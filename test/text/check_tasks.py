@@ -2,9 +2,9 @@
 """Compares the figures of train_gpt --eval --task with a computation by PyTorch and transformers of its own, item by
 item: log-probabilities, choices, accuracies, errors.
 
-    scripts/check_tasks.py                                              tricky items of its own, small random models
-    scripts/check_tasks.py hellaswag=hellaswag_val.jsonl                items of a file
-    scripts/check_tasks.py --model DIR lambada=lambada_test.jsonl       a model that from_pretrained loads
+    test/text/check_tasks.py                                              tricky items of its own, small random models
+    test/text/check_tasks.py hellaswag=hellaswag_val.jsonl                items of a file
+    test/text/check_tasks.py --model DIR lambada=lambada_test.jsonl       a model that from_pretrained loads
 
 Definitions as in lm-evaluation-harness: its clean-up of HellaSwag, its split of the tokens of context and choice, its
 length normalisation by characters. Rows are computed one by one, without padding, in float32.
