@@ -41,22 +41,17 @@ static int64_t values_of(const Item *item, int V) {
 
 static void *memory_of(const Item *item) { return (char *)item->part->memory + item->entry->offset; }
 
-/* Tensors are copied in pieces, of a matrix that the file has transposed 16 rows of the file at a time: 64-byte lines
-   of both sides stay in the cache. */
-static int64_t piece_of(const TensorEntry *entry) {
-    const int64_t count = tensor_count(*entry->field);
-    return entry->layout == CONV1D ? 16 * entry->field->dim[0] : count < 1 << 18 ? count : 1 << 18;
-}
-
 static float *alloc_floats(int64_t count) {
     return host_alloc((size_t)count * sizeof(float), "a tensor between file and device");
 }
 
-/* to[c][r] = from[r][c]; pitch: numbers from one row to the next. */
-static void transpose(float *to, int64_t to_pitch, const float *from, int64_t from_pitch, int64_t rows,
-                      int64_t columns) {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < columns; c++) to[c * to_pitch + r] = from[r * from_pitch + c];
+/* A new matrix (columns, rows). 16 rows at a time: 64-byte lines of both sides stay in the cache. */
+static float *transposed(const float *from, int64_t rows, int64_t columns) {
+    float *to = alloc_floats(rows * columns);
+    for (int64_t first = 0; first < rows; first += 16)
+        for (int64_t c = 0; c < columns; c++)
+            for (int64_t r = first; r < rows && r < first + 16; r++) to[c * rows + r] = from[r * columns + c];
+    return to;
 }
 
 /* ---- Writing */
@@ -74,17 +69,10 @@ static void write_bytes(FILE *file, Xxh64 *hash, const void *bytes, size_t size)
 }
 
 static void write_values(FILE *file, Xxh64 *hash, const Item *item, int64_t count) {
-    const int64_t rows = item->entry->field->dim[0], columns = item->entry->field->dim[1];
-    const int64_t piece = piece_of(item->entry);
-    const float *from = memory_of(item);
-    float *host = alloc_floats(piece);
-    for (int64_t done = 0, n; done < count; done += n) {
-        n = count - done < piece ? count - done : piece;
-        if (item->entry->layout == CONV1D) transpose(host, rows, from + done / rows, columns, rows, n / rows);
-        else                               memcpy(host, from + done, (size_t)n * sizeof *host);
-        write_bytes(file, hash, host, (size_t)n * sizeof *host);
-    }
-    free(host);
+    const Tensor t = *item->entry->field;
+    float *turned = item->entry->layout == CONV1D ? transposed(memory_of(item), t.dim[0], t.dim[1]) : NULL;
+    write_bytes(file, hash, turned ? turned : memory_of(item), (size_t)count * sizeof *turned);
+    free(turned);
 }
 
 uint64_t weights_write(const char *path, const TensorTable *table, const Part *part, int parts, int V) {
@@ -151,21 +139,17 @@ static void read_values(const SafeTensor *tensor, const Item *item) {
     const FileLayout layout = item->entry->layout;
     const Tensor t = *item->entry->field;
     char *to = memory_of(item);
-    const int64_t count = tensor->bytes / (strcmp(tensor->dtype, "F32") ? 2 : 4), piece = piece_of(item->entry);
+    const int64_t count = tensor->bytes / (strcmp(tensor->dtype, "F32") ? 2 : 4);
     const int64_t all = layout == POSITIONS ? tensor_count(t) : count;          /* POSITIONS: T rows, also again */
-    float *host = alloc_floats(piece), *whole = layout == CONV1D ? alloc_floats(count) : NULL;
-    for (int64_t done = 0, n; done < count; done += n) {
-        n = count - done < piece ? count - done : piece;
-        for (int64_t i = 0; i < n; i++)
-            REQUIRE(isfinite(host[i] = number_of(tensor, done + i)), "%s: %s holds a NaN or an infinity (number %"
-                    PRId64 "): take an earlier checkpoint", tensor->path, tensor->name, done + i);
-        if (whole) transpose(whole + done / t.dim[0], t.dim[1], host, t.dim[0], n / t.dim[0], t.dim[0]);
-        for (int64_t at = done; at < all && !whole; at += count)
-            device_upload(to + 4 * at, host, 4 * (size_t)(n < all - at ? n : all - at));
-    }
-    if (whole) device_upload(to, whole, 4 * (size_t)count);
+    float *host = alloc_floats(count), *turned = NULL;
+    for (int64_t i = 0; i < count; i++)
+        REQUIRE(isfinite(host[i] = number_of(tensor, i)), "%s: %s holds a NaN or an infinity (number %" PRId64 "): "
+                "take an earlier checkpoint", tensor->path, tensor->name, i);
+    if (layout == CONV1D) turned = transposed(host, t.dim[1], t.dim[0]);
+    for (int64_t at = 0; at < all; at += count)
+        device_upload(to + 4 * at, turned ? turned : host, 4 * (size_t)(count < all - at ? count : all - at));
     if (layout == VOCABULARY) device_zero(to + 4 * count, tensor_bytes(t) - 4 * (size_t)count);
-    free(whole);
+    free(turned);
     free(host);
 }
 
