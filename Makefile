@@ -110,7 +110,7 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 # starts the curves beside it, which writes report.html
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS) | $(BUILD)/curves
 	$(link) $(LIBS)
-$(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize data/bpe_train $(addprefix llmc/,base/files base/json base/os \
+$(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize data/bpe_train data/shard_writer $(addprefix llmc/,base/files base/json base/os \
                      options/options text/bpe text/bpe_files text/texts tokens/shards) kernels/check)
 	$(link)
 $(BUILD)/curves: $(patsubst %,$(BUILD)/%.o,scripts/curves $(addprefix llmc/,report/log_reader base/files base/json base/os) kernels/check)
@@ -120,6 +120,7 @@ $(BUILD)/tales: $(patsubst %,$(BUILD)/%.o,data/tales llmc/base/random llmc/base/
 $(filter-out %/test_health,$(TESTS)): %: %.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
 $(BUILD)/test/text/test_bpe: $(BUILD)/data/bpe_train.o
+$(BUILD)/test/text/test_shards: $(BUILD)/data/shard_writer.o
 # without overlap as well
 $(BUILD)/test/model/test_gpt: LIBS += -Wl,--wrap=device_overlap_begin
 # counts what is allocated

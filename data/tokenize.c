@@ -7,7 +7,7 @@
 #include "bpe_train.h"
 #include "../llmc/options/settings.h"
 #include "../llmc/base/os.h"
-#include "../llmc/tokens/shards.h"
+#include "shard_writer.h"
 
 static const char *tokenizer, *out, *documents, *field;
 static int64_t vocab_size, shard_tokens;

@@ -172,21 +172,34 @@ const char *file_kind(const unsigned char *bytes, int64_t size) {
 
 static _Thread_local int write_error;      /* errno of the first file_write that failed since the last file_create */
 
-FILE *file_try_create(const char *path) {
+static FILE *open_to_write(const char *path, int flags) {
     write_error = 0;
     signal(SIGXFSZ, SIG_IGN);      /* a limit on file sizes is then an error of write, not a signal */
-    if (unlink(path) && errno != ENOENT) return NULL;
-    /* O_EXCL: neither follows a link that another user puts there meanwhile, nor waits for the reader of a FIFO */
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
     if (fd >= 0 && !file) close(fd);
     return file;
+}
+
+FILE *file_try_create(const char *path) {
+    if (unlink(path) && errno != ENOENT) return NULL;
+    /* O_EXCL: neither follows a link that another user puts there meanwhile, nor waits for the reader of a FIFO */
+    return open_to_write(path, O_EXCL);
 }
 
 FILE *file_create(const char *path) {
     FILE *file = file_try_create(path);
     REQUIRE(file, "%s: cannot create: %s", path, strerror(errno));
     return file;
+}
+
+FILE *file_open_locked(const char *path) {
+    FILE *file = open_to_write(path, 0);
+    REQUIRE(file, "%s: cannot open: %s", path, strerror(errno));
+    const int is_busy = flock(fileno(file), LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+    if (!is_busy && file_has_name(fileno(file), path)) return file;
+    fclose(file);
+    return NULL;
 }
 
 void file_write(FILE *file, const void *bytes, size_t size) {
@@ -203,12 +216,6 @@ void file_close_durably(FILE *file, const char *path) {
     if (fclose(file) && !failed) failed = error = errno;
     REQUIRE(!failed, "%s: cannot write: %s", path,
             error ? strerror(error) : "an earlier write failed: is the disk full?");
-}
-
-void file_write_text(const char *path, const char *text) {
-    FILE *file = file_create(path);
-    file_write(file, text, strlen(text));
-    file_close_durably(file, path);
 }
 
 void directory_sync(const char *path) {

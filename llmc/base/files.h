@@ -44,9 +44,11 @@ const char *file_kind(const unsigned char *bytes, int64_t size);
    error of file_write, fwrite and fprintf, and closes the file also when it fails. */
 FILE *file_create(const char *path);
 FILE *file_try_create(const char *path);                  /* the same, but NULL and errno on an error */
+/* A file that may exist, for writing over its bytes, with its lock until it is closed; NULL = another process has it.
+   Where the file system has no locks, without one. */
+FILE *file_open_locked(const char *path);
 void  file_write(FILE *file, const void *bytes, size_t size);
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close */
-void  file_write_text(const char *path, const char *text);        /* all three */
 void  directory_make(const char *path);                   /* with its parents; an existing directory is not an error */
 void  directory_sync(const char *path);
 /* A descriptor that holds the lock of a directory until it is closed; 0 = another process has it. Where the file system

@@ -120,43 +120,27 @@ void print_progress(const char *what, double share, double start_s) {
 
 /* ---- Stopping */
 
-static volatile sig_atomic_t is_stop_open, stop_signal, save_signal;
+static volatile sig_atomic_t stop_signal, save_signal;
 static volatile double stop_signal_s;   /* time of the first signal, monotonic clock */
-static const char *volatile removed;    /* the file that a signal removes */
-
-void stop_remove(void) { if (removed) unlink(removed); }
 
 static void on_signal(int number) {
-    if (is_stop_open && number == SIGUSR1) {
+    if (number == SIGUSR1) {
         save_signal = 1;
-    } else if (is_stop_open && !stop_signal) {
+    } else if (!stop_signal) {
         stop_signal_s = seconds_now();
         stop_signal = number;
-    } else if (!is_stop_open || seconds_now() - stop_signal_s > 1) {    /* timeout(1) and some queues send it twice */
-        stop_remove();
-        if (is_stop_open) _exit(128 + number);
-        signal(number, SIG_DFL);
-        raise(number);
+    } else if (seconds_now() - stop_signal_s > 1) {     /* timeout(1) and some queues send it twice */
+        _exit(128 + number);
     }
 }
 
-static void catch_signals(void) {
+void stop_open(void) {
     static const int signals[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
     for (int i = 0; i < 4; i++) {
         struct sigaction before, action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
         sigaction(signals[i], &action, &before);
         if (signals[i] == SIGHUP && before.sa_handler == SIG_IGN) sigaction(SIGHUP, &before, NULL);     /* nohup */
     }
-}
-
-void stop_open(void) {
-    is_stop_open = 1;
-    catch_signals();
-}
-
-void stop_removes(const char *path) {
-    removed = path;
-    if (!is_stop_open) catch_signals();
 }
 
 void (*stop_hook)(void);

@@ -45,11 +45,6 @@ enum { EXIT_TRY_AGAIN = 75 };     /* EX_TEMPFAIL of sysexits.h: saved, not done;
    later ends the process at once. */
 void stop_open(void);
 
-/* Sets the file that a signal removes when it ends the process, NULL = none; also without stop_open. stop_remove
-   removes it now. */
-void stop_removes(const char *path);
-void stop_remove(void);
-
 /* Called where a stop ends this process outside of a training step; ends all ranks with EXIT_TRY_AGAIN. NULL = one
    rank. */
 extern void (*stop_hook)(void);

@@ -182,7 +182,6 @@ __attribute__((noreturn, format(printf, 2, 3))) static void end_run(Kind kind, c
     if (*message && !(is_stop && comm_rank) && !atomic_exchange(root.reported, 1))      /* rank 0 alone has stdout */
         dprintf(is_stop ? STDOUT_FILENO : STDERR_FILENO, "%s%s\n", is_stop ? "" : "train_gpt: ", message);
     for (int i = 0; i < link_count && !comm_rank; i++) send_message(links[i].fd, kind, NULL, 0);
-    stop_remove();
     if (!is_stop) comm_abort();
     usleep(100 * 1000);         /* else connections could be reset before END is read */
     _exit(is_stop ? EXIT_TRY_AGAIN : 1);

@@ -253,7 +253,7 @@ Bpe *bpe_open(const char *dir) {
     return bpe;
 }
 
-/* ---- Writing */
+/* ---- The text of files that are written */
 
 /* A new string of letters; special tokens stand as they are. */
 static char *token_text(const BpeToken *t) {
@@ -323,55 +323,12 @@ static void write_config(FILE *file, const BpeVocabulary *v, int T) {
           "  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n", file);
 }
 
-enum { FILES = 2, NAMES = 8 };      /* files that are written, and those of any tokenizer */
-static const char *const files[NAMES] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                          "added_tokens.json", "vocab.json", "merges.txt", "encoder.json",
-                                          "vocab.bpe" };
-
 char *bpe_file_text(const Bpe *bpe, const char *name, int T) {
     char *text;
     size_t size;
     FILE *file = string_open(&text, &size, name);
-    if (!strcmp(name, files[0])) write_tokenizer_json(file, bpe_vocabulary(bpe));
-    else                         write_config(file, bpe_vocabulary(bpe), T);
+    if (!strcmp(name, "tokenizer.json")) write_tokenizer_json(file, bpe_vocabulary(bpe));
+    else                                 write_config(file, bpe_vocabulary(bpe), T);
     REQUIRE(!fclose(file), "out of memory: %s", name);
     return text;
-}
-
-void bpe_require_none(const char *dir) {
-    for (int i = 0; i < NAMES; i++)
-        REQUIRE(!dir_has_file(dir, files[i]), "%s/%s exists: want another --out", dir, files[i]);
-}
-
-int bpe_is_in(const Bpe *bpe, const char *dir) {
-    if (!bpe_has_files(dir)) {
-        bpe_require_none(dir);
-        return 0;
-    }
-    Bpe *other = bpe_open(dir);
-    REQUIRE(bpe_fingerprint(other) == bpe_fingerprint(bpe), "%s: has another tokenizer: want another --out", dir);
-    bpe_free(other);
-    return 1;
-}
-
-typedef struct { char *text, *partial; } Written;
-
-static void write_partial(void *written) {
-    const Written *w = written;
-    file_write_text(w->partial, w->text);
-}
-
-void bpe_write(const Bpe *bpe, const char *dir) {
-    char why[FAIL_LENGTH];
-    for (int i = 0; i < FILES && (i || !bpe_is_in(bpe, dir)); i++) {        /* first the one that suffices alone */
-        const Path path = path_of(dir, files[i]);
-        Written w = { bpe_file_text(bpe, files[i], 0), format_string("%s.new-%d", path.text, (int)getpid()) };
-        if (fails(write_partial, &w, why)) {
-            unlink(w.partial);
-            fail("%s", why);
-        }
-        file_rename(w.partial, path.text);
-        free(w.partial);
-        free(w.text);
-    }
 }

@@ -12,12 +12,6 @@ int  bpe_has_files(const char *dir);
    transformers warns with longer texts; 0 = unknown. */
 char *bpe_file_text(const Bpe *bpe, const char *name, int T);
 
-/* Writes both, each completely or not at all. A directory with the same tokenizer stays as it is; fails where it has
-   another one, or a part of one. */
-void bpe_write(const Bpe *bpe, const char *dir);
-int  bpe_is_in(const Bpe *bpe, const char *dir);    /* whether it has the same one; fails as bpe_write does */
-void bpe_require_none(const char *dir);             /* fails where the directory has a file of a tokenizer */
-
 /* Writes a byte as the letter that stands for it in these files: the printable bytes of Latin-1 for themselves, the
    others, in their order, as U+0100, U+0101, ... */
 enum { BPE_LETTERS = 0x144 };

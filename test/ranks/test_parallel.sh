@@ -62,7 +62,7 @@ if [ ! "$cuda" ]; then
     "$gpt" "$dir/fox.txt" --tokenizer "$dir/bpe" ${model#*val.txt} --batch 2 --gpus 2 --threads 1 --out none \
         > "$dir/fox.out" 2>&1 &
     pid=$! tries=0
-    until ls "$dir" | grep -q 'fox.*partial' || [ $tries -ge 500 ]; do tries=$((tries + 1)); sleep 0.02; done
+    until ls "$dir" | grep -q 'fox.*tokens' || [ $tries -ge 500 ]; do tries=$((tries + 1)); sleep 0.02; done
     kill -TERM $pid
     wait $pid
     is "exit code" $? 75
