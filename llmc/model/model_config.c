@@ -207,9 +207,9 @@ int64_t update_sequences(Settings *s, int T, int is_resume) {
 void memory_plan_check(const MemoryPlan *plan, int B, Purpose purpose) {
     const double free_bytes = (double)device_info().free_bytes;
     char need[32], have[32];
-    REQUIRE((double)plan->total <= free_bytes, "out of memory: %s %d needs %s, %s are free: want a smaller %s%s, "
-            "--attention flash rather than naive, a smaller --model or a shorter --context",
-            purpose == GENERATE ? "--num-samples" : "--batch", B, bytes_text((double)plan->total, need),
-            bytes_text(free_bytes, have), purpose == GENERATE ? "one" : "batch",
-            purpose == TRAIN ? ", --recompute (the table above)" : "");
+    REQUIRE((double)plan->total <= free_bytes, "out of memory: %s needs %s, %s are free: want %s%s--attention flash "
+            "rather than naive, a smaller --model or a shorter --context",
+            purpose == GENERATE ? "a sample" : format_string("--batch %d", B), bytes_text((double)plan->total, need),
+            bytes_text(free_bytes, have), purpose == GENERATE ? "" : "a smaller batch, ",
+            purpose == TRAIN ? "--recompute (the table above), " : "");
 }

@@ -156,7 +156,7 @@
     X(INTEGER, sample_every,     "0",       RANGE(0, 1e12),     KEPT, "steps between samples; 0 = none", "-s") \
     X(TEXT,    prompt,           "",        ARGUMENT("TEXT"),   KEPT, \
       "start of a sample, with \\n, \\t; - = stdin; ids where no tokenizer is known", "start prompt-text") \
-    X(INTEGER, num_samples,      "1",       RANGE(1, 65536),    COMMAND, "of --sample, side by side", \
+    X(INTEGER, num_samples,      "1",       RANGE(1, 65536),    COMMAND, "of --sample, one after the other", \
       "num-return-sequences n-samples") \
     X(FLAG,    interactive,      "no",      NO_ARGUMENT,        COMMAND, \
       "--sample continues what you type; Ctrl-C ends an answer, then the program", "") \

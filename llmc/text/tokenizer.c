@@ -114,28 +114,7 @@ char *tokenizer_file_text(Tokenizer tokenizer, const char *name, int T) {
     return tokenizer->bpe ? bpe_file_text(tokenizer->bpe, name, T) : NULL;
 }
 
-/* The bytes of a character are held until it is complete or a byte arrives that does not continue it. */
-static struct { unsigned char byte[4]; size_t have, want; } held;
-
-void tokenizer_print_end(FILE *file) {
-    unsigned char c = held.byte[0], last = held.byte[held.have ? held.have - 1 : 0];
-    int control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F || (c == 0xC2 && last < 0xA0);
-    if (held.have == 0)                                      { /* nothing */ }
-    else if (utf8_length(held.byte, held.have) != held.have) fputs("\xEF\xBF\xBD", file);     /* U+FFFD */
-    else if (control)                                        fprintf(file, "\\x%02x", last);
-    else                                                     fwrite(held.byte, 1, held.have, file);
-    held.have = held.want = 0;
-}
-
-static void print_byte(unsigned char byte, FILE *file) {
-    int continues = (byte & 0xC0) == 0x80;
-    if (held.have && !continues) tokenizer_print_end(file);
-    if (!held.have) held.want = byte < 0x80 ? 1 : continues || byte >= 0xF8 ? 0 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-    held.byte[held.have++] = byte;
-    if (held.have >= held.want) tokenizer_print_end(file);       /* want 0: no first byte of a character */
-}
-
-void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file, int is_raw) {
+void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file) {
     if (!tokenizer->bpe) {
         fprintf(file, "%d ", token);
         return;
@@ -143,6 +122,22 @@ void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file, int is_raw)
     const BpeVocabulary *v = bpe_vocabulary(tokenizer->bpe);        /* a model may have more tokens than it */
     const BpeToken none = { .bytes = (const unsigned char *)"\xEF\xBF\xBD", .size = 3 };
     const BpeToken text = token < v->V ? v->token[token] : none;
-    if (is_raw) fwrite(text.bytes, 1, (size_t)text.size, file);
-    else        for (int i = 0; i < text.size; i++) print_byte(text.bytes[i], file);
+    fwrite(text.bytes, 1, (size_t)text.size, file);
+}
+
+size_t text_print(const char *text, size_t size, int is_end, FILE *file) {
+    size_t at = 0;
+    for (size_t n = 1; at < size; at += n, n = 1) {     /* a first byte, and those that continue the character */
+        const unsigned char *c = (const unsigned char *)text + at;
+        const size_t want = *c < 0xC0 || *c >= 0xF8 ? 1 : *c < 0xE0 ? 2 : *c < 0xF0 ? 3 : 4;
+        while (n < want && at + n < size && (c[n] & 0xC0) == 0x80) n++;
+        if (n < want && at + n == size && !is_end) break;
+        if (utf8_length(c, n) != n)
+            fputs("\xEF\xBF\xBD", file);                /* U+FFFD */
+        else if ((*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7F || (*c == 0xC2 && c[n - 1] < 0xA0))
+            fprintf(file, "\\x%02x", c[n - 1]);
+        else
+            fwrite(c, 1, n, file);
+    }
+    return at;
 }

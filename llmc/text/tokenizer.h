@@ -38,11 +38,10 @@ int32_t  tokenizer_end_of_text(Tokenizer tokenizer, int V);
    ids. For bytes, tokenizer.json has GPT-2's letter for each byte, with the byte as its id, and no merges. */
 char *tokenizer_file_text(Tokenizer tokenizer, const char *name, int T);
 
-/* Writes one token: its bytes if is_raw. Otherwise, for one file at a time, invalid UTF-8 is written as U+FFFD, control
-   characters are escaped, and a character is written with its last byte. */
-void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file, int is_raw);
+void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file);     /* the bytes of a token; of ids "995 " */
 
-/* Ends a text: writes an incomplete UTF-8 sequence as U+FFFD. */
-void tokenizer_print_end(FILE *file);
+/* Writes a text for a terminal: invalid UTF-8 as U+FFFD, control characters escaped. Returns the bytes that were
+   written: all at the end of the text, else those before an incomplete character. */
+size_t text_print(const char *text, size_t size, int is_end, FILE *file);
 
 #endif

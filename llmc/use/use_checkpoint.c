@@ -48,8 +48,8 @@ int use_checkpoint(Settings *s, Option *options) {
     static Task task;
     static Corpus corpus;
     static Tokenizer tokenizer;
-    static char *checkpoint, *note;
-    if (s->sample) s->batch = s->num_samples;
+    static char *checkpoint, *note, *prompt;
+    if (s->sample) s->batch = 1;
     checkpoint = run_dir_resolve(s->eval ? s->eval : s->sample, &note);
     if (note) make_printable(note);
     const char *had = s->eval && !s->data && !s->val_data ? adopt_val_data(s, options, checkpoint) : NULL;
@@ -74,13 +74,15 @@ int use_checkpoint(Settings *s, Option *options) {
     if (s->dry_run) memory_plan_print(&plan);
     memory_plan_check(&plan, B, purpose);
     if (s->dry_run) return stdio_flush();
+    if (s->sample) prompt = sample_prompt(s, tokenizer, &config, &(int){0});
     gpt_create(&gpt, config, s->attention, B, config.T, purpose);
     checkpoint_load_model(checkpoint, &gpt);
-    if (note && s->eval) fprintf(stderr, "checkpoint %s\n", note);
+    if (note) fprintf(stderr, "checkpoint %s\n", note);
     if (!options_find(options, "seed")->given) s->seed = (int64_t)(1e9 * seconds_now()) % 1000000000;
+    if (s->sample && s->temperature > 0) fprintf(stderr, "seed %lld\n", (long long)s->seed);
     const int64_t max_tokens = option_is_typed(options, "val-tokens") ? s->val_tokens : 0;
     if (s->task)      task_evaluate(&task, &gpt, B, s->out);
     else if (s->eval) print_loss(&gpt, tokenizer, s, &corpus, path, max_tokens);
-    else              sample_checkpoint(&gpt, tokenizer, s, note);
+    else              sample_text(&gpt, tokenizer, s, prompt, NULL, 0, stdout);
     return stdio_flush();
 }

@@ -53,27 +53,30 @@ TEST(text_to_tokens) {
 }
 
 /* What tokenizer_print makes of tokens. */
-static const char *printed_tokens(Tokenizer tokenizer, const int32_t *ids, int count, int is_raw) {
+static const char *printed_tokens(Tokenizer tokenizer, const int32_t *ids, int count) {
     char *text;
     size_t size;
     FILE *file = open_memstream(&text, &size);
-    for (int i = 0; i < count; i++) tokenizer_print(tokenizer, ids[i], file, is_raw);
-    if (tokenizer == TOKENIZER_BYTES) tokenizer_print_end(file);
+    for (int i = 0; i < count; i++) tokenizer_print(tokenizer, ids[i], file);
     fclose(file);
     return test_keep(text);
 }
 
-static const char *printed_bytes(const char *text, int is_raw) {
-    int32_t bytes[256];
-    const int count = (int)strlen(text);
-    for (int i = 0; i < count; i++) bytes[i] = (unsigned char)text[i];
-    return printed_tokens(TOKENIZER_BYTES, bytes, count, is_raw);
+/* What text_print makes of a text that becomes longer by some bytes at a time. */
+static const char *printed_text(const char *text, size_t some) {
+    char *printed;
+    size_t size, length = strlen(text);
+    FILE *file = open_memstream(&printed, &size);
+    for (size_t at = 0, end = some; at < length; end += some)
+        at += text_print(text + at, (end < length ? end : length) - at, end >= length, file);
+    fclose(file);
+    return test_keep(printed);
 }
 
 TEST(tokens_to_text) {
-    const char *ids = printed_tokens(TOKENIZER_IDS, (int32_t[]){ 15496, 995 }, 2, 0);
+    const char *ids = printed_tokens(TOKENIZER_IDS, (int32_t[]){ 15496, 995 }, 2);
     EXPECT(!strcmp(ids, "15496 995 "), "%s", ids);
-    const char *raw = printed_bytes("\x1b[2J\xe2\x82", 1);
+    const char *raw = printed_tokens(TOKENIZER_BYTES, (int32_t[]){ 0x1b, '[', '2', 'J', 0xe2, 0x82 }, 6);
     EXPECT(!strcmp(raw, "\x1b[2J\xe2\x82"), "%s", raw);
 }
 
@@ -89,7 +92,7 @@ TEST(bpe_speaks_text) {
     EXPECT(!strcmp(tokenizer_name(bpe), "bpe"), "its name");
     EXPECT(count > 4 && ids[count - 1] == 499 && tokenizer_start(bpe, 600) == 499, "%d tokens", count);
     ids[count] = 555;                              /* of the model, not of its tokenizer */
-    const char *got = printed_tokens(bpe, ids, count + 1, 1);
+    const char *got = printed_tokens(bpe, ids, count + 1);
     EXPECT(!strcmp(got, STRING("%s\xef\xbf\xbd", text)), "%s", got);
     EXPECT(!tokenizer_file_text(TOKENIZER_IDS, "tokenizer.json", 64), "ids have no files");
     tokenizer_check(bpe, 500);
@@ -113,9 +116,9 @@ TEST(text_for_people) {
         { "\xc2\xa0\xdf\xbf\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xef\xbf\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbf",
           "\xc2\xa0\xdf\xbf\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xef\xbf\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbf" },
     };
-    for (int i = 0; i < COUNT(cases); i++) {
-        const char *got = printed_bytes(cases[i].text, 0);
-        EXPECT(!strcmp(got, cases[i].want), "case %d: %s, want %s", i, got, cases[i].want);
+    for (int i = 0; i < 5 * COUNT(cases); i++) {
+        const char *got = printed_text(cases[i / 5].text, (size_t)(i % 5 + 1)), *want = cases[i / 5].want;
+        EXPECT(!strcmp(got, want), "case %d, %d bytes at a time: %s, want %s", i / 5, i % 5 + 1, got, want);
     }
 }
 
@@ -231,17 +234,17 @@ static int spaces_of(const char *text) {
     return count;
 }
 
-/* What sample_text writes, as a string; copy: as into the log of a run. */
+/* What sample_text writes, as a string; report: of the run. */
 static int samples = 1;
-static FILE *copy;
+static Report *report;
 static const char *stop = "";
 
 static void sampled(GPT *m, Tokenizer tokenizer, const char *prompt, int count, double temperature, int64_t step,
                     char text[256]) {
-    Sample sample = { .prompt = prompt, .stop = stop, .count = count, .samples = samples, .seed = SEED,
-                      .copy = copy, .sampling = { .temperature = temperature, .top_p = 1 } };
+    Settings settings = { .stop = stop, .sample_tokens = count, .num_samples = samples, .seed = SEED,
+                          .temperature = temperature, .top_p = 1 };
     FILE *file = tmpfile();
-    sample_text(m, tokenizer, &sample, step, file);
+    sample_text(m, tokenizer, &settings, prompt, report, step, file);
     rewind(file);
     text[fread(text, 1, 255, file)] = 0;
     fclose(file);
@@ -298,13 +301,13 @@ TEST(text_from_a_model) {
         EXPECT(!strncmp(text, want, (size_t)size) && !strcmp(text + size, "\n"), "%s, want %s", text, want);
     }
     /* random bytes: whole characters in the log of a run, as they are elsewhere */
-    FILE *const copies[] = { tmpfile(), NULL };
+    Report reports[1] = {0};
     for (int i = 0; i < 2; i++) {
         size_t at = 0, length = 1;
-        copy = copies[i];
+        report = i ? NULL : reports;
         sampled(m, TOKENIZER_BYTES, "a", 30, 1e30, 3, text);
         while (text[at] && (length = utf8_length((unsigned char *)text + at, strlen(text + at)))) at += length;
-        EXPECT(length == !i, "copy %d: %s", i, text);
+        EXPECT(length == !i, "case %d: %s", i, text);
     }
     /* of a long prompt the last T tokens count, "" is the last id, "" of bytes a newline */
     sampled(m, TOKENIZER_IDS, "9 9 9 1 2 3 4 5 6 7 8 10", 20, 1, 3, text);
@@ -369,7 +372,7 @@ TEST(text_ends_at_its_end_token) {
     const GPTConfig config = { .L = 1, .NH = 4, .C = C, .T = T, .V = 50257, .dtype = dtype };
     const float one = 1, much = 100;
     for (samples = 2; samples >= 1; samples--) {
-        GPT *m = new_model(config, "auto", samples, T, GENERATE);
+        GPT *m = new_model(config, "auto", 1, T, GENERATE);
         char text[256], want[256] = "5 7 ";
         gpt_init(m, SEED);
         device_zero(m->master.wte.data, tensor_bytes(m->master.wte));
