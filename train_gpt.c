@@ -41,6 +41,7 @@ typedef struct {
     RunDir         dir;                         /* --out */
     Report         report;
     Saver          saver;
+    int            save_requested;              /* by SIGUSR1 */
 } Run;
 
 /* ---- Preparing a run */
@@ -119,7 +120,6 @@ static void create_model(Run *run) {
         print_line(stdout, "resumed from %s", run->resume.checkpoint);
         run->state = run->resume.state;
         ranks_copy_from_first(&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */
-        ranks_copy_from_first(&run->resume.is_best, sizeof run->resume.is_best);
     } else {
         if (run->from) checkpoint_load_model(run->from, &run->gpt);
         else           gpt_init(&run->gpt, (uint64_t)s->seed);
@@ -135,48 +135,45 @@ static void create_model(Run *run) {
 
 static int is_due(int64_t step, int64_t every) { return every && step % every == 0; }
 
-/* Whether the step wants a validation that it has not had, or had after its save, as OUT/best says. */
+/* Whether the step wants a validation that it has not had. */
 static int validation_due(const Run *run) {
     const int64_t step = run->state.step;
     return run->corpus.val && step > 0 && step != run->state.val_step &&
-           (step == run->settings.steps || is_due(step, run->settings.val_every) ||
-            (run->resume.is_best && step == run->resume.state.step));
+           (step == run->settings.steps || is_due(step, run->settings.val_every));
 }
-
-/* NaN = this step was not validated. */
-static double val_loss_of(const TrainState *state) { return state->val_step == state->step ? state->val_loss : NAN; }
 
 static int save_due(const Run *run) {
-    return run->state.step == run->settings.steps || is_due(run->state.step, run->settings.save_every);
+    return run->state.step == run->settings.steps || is_due(run->state.step, run->settings.save_every) ||
+           run->save_requested;
 }
 
-/* Sets val_loss and val_step, unless a stop cuts it short: then a resume does it. */
-static void validate(Run *run) {
+/* Sets val_loss and val_step, unless a stop cuts it short, which it returns: then a resume does it. */
+static const char *validate(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     Corpus *corpus = &run->corpus;
     const Evaluation e = evaluate(&run->gpt, corpus->val, run->tokenizer, s->val_tokens, (int)s->batch);
-    if (e.first < 0) return;
-    state->val.best = saver_best(&run->saver, state->val.best);     /* rank 0's */
-    ranks_copy_from_first(&state->val.best, sizeof state->val.best);
+    if (e.first < 0) return ranks_stop(1);
+    ranks_copy_from_first(&state->val.best, sizeof state->val.best);    /* the one before, if its save has failed */
     val_history_add(&state->val, state->step, e.loss);
     BestLoss *best = &state->val.best;
-    if (best->step == state->step) best->is_extra = !save_due(run) && run->saver.state.step != state->step;
+    if (best->step == state->step) best->is_extra = !save_due(run) && run->saver.saved != state->step;
     state->val_loss = e.loss;
     state->val_step = state->step;
     if (e.first) corpus->val_floor = NAN;    /* that of the whole text */
     report_validation(&run->report, &(ValidationReport){ .step = state->step, .loss = e.loss, .first = e.first,
                       .floor = corpus->val_floor, .targets_per_byte = e.targets_per_byte });
-    saver_validated(&run->saver, state);
+    return NULL;
 }
 
 /* Fails when the val loss is below the floor, once the running save is complete. */
 static void require_no_leak(Run *run) {
-    if (!(val_loss_of(&run->state) < run->corpus.val_floor)) return;
+    const TrainState *state = &run->state;
+    if (state->val_step != state->step || !(state->val_loss < run->corpus.val_floor)) return;
     ranks_leave_to_first();
     saver_finish(&run->saver);
     fail("val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text must "
-         "have leaked into the training data", run->state.val_loss, run->corpus.val_floor, run->settings.val_data);
+         "have leaked into the training data", state->val_loss, run->corpus.val_floor, run->settings.val_data);
 }
 
 /* After --early-stop validations without a new best. */
@@ -187,7 +184,7 @@ static int stops_early(const Run *run) {
 /* The run directory, its log and the saver. */
 static void open_outputs(Run *run) {
     const Settings *s = &run->settings;
-    const TrainState *state = &run->state;
+    TrainState *state = &run->state;
     if (comm_rank) run->dir.path = NULL;        /* rank 0 writes for all */
     if (run->dir.path) run_dir_open(&run->dir);
     const char *out = run->dir.path;
@@ -195,14 +192,15 @@ static void open_outputs(Run *run) {
     ResumeInfo resume = { .step = state->step, .changes = run->resume.changes };
     report_open(&run->report, &run->info, run->resume.checkpoint ? &resume : NULL);
     run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,
-                          .report = &run->report, .keep = s->keep,
+                          .report = &run->report, .keep = s->keep, .val = &state->val,
+                          .saved = run->resume.checkpoint ? state->step : -1,
                           .snapshot = { .options = run->options, .tokenizer = run->tokenizer,
                                         .train = data_id(run->corpus.train), .val = data_id(run->corpus.val) } };
-    saver_open(&run->saver, run->resume.checkpoint ? state : NULL);
-    if (run->resume.checkpoint && validation_due(run)) {        /* one that followed the save */
+    if (validation_due(run)) {                  /* a stop had cut it short */
         validate(run);
         require_no_leak(run);
     }
+    saver_open(&run->saver, state);
     if (out && run->resume.checkpoint && state->step >= s->steps)
         print_line(stdout, "all %lld steps are done; to train longer: --resume %s --steps N", (long long)s->steps,
                    shell_word(out));
@@ -239,21 +237,21 @@ static const char *train(Run *run) {
             .learning_rate = learning_rate, .ms = ms, .comm_wait_ms = update.comm_wait_ms,
             .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms });
 
-        int saves = update.stats.save > 0 || save_due(run);
-        if (saves) saver_save(&run->saver, state);      /* before a validation, which a resume can repeat */
+        run->save_requested = update.stats.save > 0;
         const int validates = validation_due(run);
-        if (validates) validate(run);
+        stop = validates ? validate(run) : NULL;
         const int is_last = state->step == s->steps || stops_early(run);
+        const int saves = is_last || save_due(run) || state->val.best.step == state->step;
+        if (saves) saver_save(&run->saver, state);
         const int samples = s->sample_every && (is_last || is_due(state->step, s->sample_every));
-        if (!saves && (saves = is_last || state->val.best.step == state->step)) saver_save(&run->saver, state);
         if (samples) print_sample(&run->gpt, run->tokenizer, s, &run->report, state->step);
         require_no_leak(run);
         if (validates || saves || samples) began = seconds_now();
 
-        stop = ranks_stop(validation_due(run) ? 1 : update.stats.stop);     /* due still: a stop has cut it short */
+        if (!stop) stop = ranks_stop(update.stats.stop);
     }
-    if (run->saver.state.step != state->step) saver_save(&run->saver, state);
-    return validation_due(run) ? ranks_stop(1) : stop;
+    if (run->saver.saved != state->step) saver_save(&run->saver, state);
+    return stop;
 }
 
 int main(int argc, char **argv) {

@@ -98,7 +98,6 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     r.json = checkpoint_open_state(r.checkpoint);
     r.state = checkpoint_load_state(r.checkpoint);
     r.changes = resume_adopt_options(table, r.json, NULL);
-    r.is_best = run_dir_best(dir->path) == r.state.step;
     REQUIRE(r.state.step <= s->steps, "--steps %lld: %s has more: want --steps N above that, to train longer",
             (long long)s->steps, r.checkpoint);
     if (r.changes) add_rates(&r, s, table);
@@ -128,7 +127,6 @@ void resume_check_data(Resume *r, const Corpus *corpus, Option *table) {
     const int is_other = !is_val || is_changed(r->json, table, "val-tokens");
     if (!step || (!is_other && !checkpoint_missing_file(best.text, 1))) return;
     r->state.val = (ValHistory){0};
-    if (!is_other && r->is_best) return;    /* its validation is repeated, and was better */
     print_line(stdout, "the best so far, step %lld, does not count: %s", (long long)step,
                is_other ? "it was validated on other data" : "its checkpoint is gone");
 }

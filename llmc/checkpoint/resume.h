@@ -10,7 +10,6 @@ typedef struct {
     char       *checkpoint;     /* NULL = none yet: the run starts; job scripts may always pass --resume */
     Json       *json;           /* not freed: text options point into it */
     TrainState  state;
-    int         is_best;        /* OUT/best names it; if by a validation after its save, that is repeated */
     char       *changes;        /* options with another value: "--lr 1e-3 -> 5e-4, --seed 1 -> 2"; NULL = none */
 } Resume;
 

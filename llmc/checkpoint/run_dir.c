@@ -27,7 +27,8 @@ static int64_t step_of(const char *name, const char *tail) {
     return strcmp(path_of(".", name).text, step_path(".", step, tail).text) ? -1 : step;
 }
 
-int64_t run_dir_best(const char *out) {
+/* The step of the checkpoint that OUT/best names; -1 = none. */
+static int64_t best_step(const char *out) {
     char target[64] = "";
     return readlink(path_of(out, "best").text, target, sizeof target - 1) < 0 ? -1 : step_of(target, "");
 }
@@ -139,7 +140,7 @@ static char *link_best(const RunDir *dir, int64_t step) {
     struct stat info;
     if (!step) return NULL;
     int error = unlink(new.text) && errno != ENOENT ? errno : 0;
-    if (!error && run_dir_best(dir->path) == step) return NULL;
+    if (!error && best_step(dir->path) == step) return NULL;
     if (!lstat(best.text, &info) && !S_ISLNK(info.st_mode))
         return format_string("%s is not a link and stays as it is: move it away", best.text);
     if (!error && (symlink(step_path(".", step, "").text + strlen("./"), new.text) || rename(new.text, best.text)))
@@ -166,7 +167,7 @@ static void remove_partials(const RunDir *dir) {
 /* Unless it is the best, or the .partial of an earlier removal has files of a user. */
 static void remove_step(const RunDir *dir, int64_t best, int64_t step) {
     const Path path = step_path(dir->path, step, ""), partial = step_path(dir->path, step, dir->partial);
-    if (step == best || step == run_dir_best(dir->path) || file_exists(partial.text)) return;
+    if (step == best || step == best_step(dir->path) || file_exists(partial.text)) return;
     file_rename(path.text, partial.text);
     checkpoint_remove(partial.text);
 }
@@ -176,17 +177,13 @@ void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
     remove_partials(dir);
     if (!state) return;
     const BestLoss *best = &state->val.best;
-    /* a validation after the save of the newest has linked it: a resume repeats that validation first */
-    const int is_linked = state->val_step != state->step && run_dir_best(dir->path) == state->step;
-    const char *error = is_linked ? NULL : link_best(dir, best->step);
-    /* the validation of state->step, which comes after its save, may replace the extra best */
-    const int64_t extra = best->is_extra && best->step < state->step ? best->step : 0;
+    const char *error = link_best(dir, best->step);
     int64_t kept = 0;
     if (best->outdated && !checkpoint_missing_file(run_dir_checkpoint(dir, best->outdated).text, 1))
         remove_step(dir, best->step, best->outdated);
     /* a reading of the directory for each: 1.1 s with --keep 900, in the saver's thread */
     for (int64_t step = state->step + 1; keep && (step = find_step(dir->path, TO_RESUME, step, &(Path){ "" })) >= 0; )
-        if (step != extra && kept++ >= keep) remove_step(dir, best->step, step);
+        if (kept++ >= keep) remove_step(dir, best->step, step);
     REQUIRE(!error, "%s; --sample and --eval take the newest without it", error);
 }
 
@@ -194,7 +191,7 @@ void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
 
 /* *checkpoint: the newest of a run; becomes the one that OUT/best links to, if there is one. */
 static void pick_best(const char *out, int64_t newest, Path *checkpoint, char **note) {
-    const Path best = step_path(out, run_dir_best(out), "");
+    const Path best = step_path(out, best_step(out), "");
     const int has_best = !checkpoint_missing_file(best.text, 0), is_newest = !strcmp(best.text, checkpoint->text);
     if (has_best) *checkpoint = best;
     *note = !has_best || is_newest

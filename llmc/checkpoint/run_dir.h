@@ -21,8 +21,7 @@ RunDir run_dir_choose(const char *out, const char *data, int resume, int dry_run
 /* Makes and locks the directory unless it is locked. */
 void run_dir_open(RunDir *dir);
 
-Path    run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */
-int64_t run_dir_best(const char *out);      /* the step of the checkpoint that OUT/best names; -1 = none */
+Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */
 
 /* Writes OUT/step-N; durable when the call returns. Replaces one that lacks files for a resume; fails where there is a
    complete one, or a file of a user in it. Fails when OUT was moved or removed since it was locked, as the next two
@@ -31,8 +30,8 @@ void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
 /* Removes what this run, with a lock also an earlier one, left in step-N.partial. Then, unless state is NULL, OUT/best
    becomes a link to the checkpoint of the best; of the complete ones up to state->step are removed the outdated best,
-   and if keep > 0 all but the newest `keep` and the best; an extra best does not count as one of them. A file of a user
-   is never removed: it stays in step-N.partial. Fails in the end where best is no link, or links are refused. */
+   and if keep > 0 all but the newest `keep` and the best. A file of a user is never removed: it stays in
+   step-N.partial. Fails in the end where best is no link, or links are refused. */
 void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep);
 
 /* The newest checkpoint with the files that are needed, older than the checkpoint `before` unless that is NULL: a new

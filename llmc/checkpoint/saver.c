@@ -53,28 +53,14 @@ static void *save(void *saver) {
 
 /* ---- In the main thread */
 
-void saver_open(Saver *s, const TrainState *saved) {
+void saver_open(Saver *s, const TrainState *state) {
     char ignored[FAIL_LENGTH];              /* the next save tries again and reports the error */
-    s->state = s->snapshot.state = saved ? *saved : (TrainState){ .step = -1 };
-    s->best = s->state.val.best;
     if (!s->dir) return;
+    s->best = state->val.best;
+    s->snapshot.state = *state;
     s->snapshot.model = s->model;
     for (int i = 0; i < STATES; i++) s->snapshot.host[i] = pinned_alloc(s->model->master.table.bytes);
     fails(clean, s, ignored);
-}
-
-/* After a validation of the last save, which is complete. */
-static void update_best(Saver *s) {
-    char why[FAIL_LENGTH];
-    s->snapshot.state = s->state;
-    s->best = s->state.val.best;
-    if (fails(clean, s, why)) report_warning(s->report, "%s", why);
-}
-
-void saver_validated(Saver *s, const TrainState *state) {
-    if (s->state.step != state->step) return;
-    s->state = *state;
-    if (s->dir && !s->running && !s->failed) update_best(s);
 }
 
 /* Called after the thread has ended. */
@@ -82,10 +68,10 @@ static void report_result(Saver *s) {
     const int64_t step = s->snapshot.state.step;
     s->running = 0;
     if (*s->message) report_warning(s->report, "%s", s->message);
+    if (s->failed && s->val->best.step == step) s->val->best = s->best;
     if (s->failed) return;
     s->best = s->snapshot.state.val.best;
     report_checkpoint(s->report, step, run_dir_checkpoint(s->dir, step).text, s->seconds);
-    if (s->state.val_step != s->snapshot.state.val_step) update_best(s);
 }
 
 void saver_poll(Saver *s) {
@@ -100,17 +86,13 @@ void saver_finish(Saver *s) {
     report_result(s);
 }
 
-BestLoss saver_best(const Saver *s, BestLoss best) {
-    return !s->dir ? best : s->running ? s->state.val.best : s->best;
-}
-
 void saver_save(Saver *s, const TrainState *state) {
     saver_finish(s);
     if (s->dir) report_sync(s->report);
-    s->state = *state;
-    if (s->dir && state->val.best.step != state->step) s->state.val.best = s->best;
-    s->state.optimizer_step = s->optimizer->step;
-    s->snapshot.state = s->state;
+    s->saved = state->step;
+    s->snapshot.state = *state;
+    s->snapshot.state.val = *s->val;
+    s->snapshot.state.optimizer_step = s->optimizer->step;
     for (OptimizerState i = STATE_PARAM; i < STATES; i++) {
         const void *memory = optimizer_gather(s->optimizer, i);
         if (s->dir) device_download(s->snapshot.host[i], memory, s->model->master.table.bytes);
@@ -154,7 +136,7 @@ void report_skipped_step(Saver *saver, const Settings *s, const TrainState *befo
         return;
     }
     saver->keep = 0;
-    if (saver->state.step != before->step) saver_save(saver, before);
+    if (saver->saved != before->step) saver_save(saver, before);
     ranks_leave_to_first();
     saver_finish(saver);
     char *last = saver->dir ? run_dir_find(saver->dir->path, TO_RESUME, NULL) : NULL;
@@ -174,18 +156,18 @@ static void print_files(const RunDir *dir, int64_t step, const BestLoss *best) {
 int run_end(Saver *saver, const Settings *s, const TrainState *state, const char *stop) {
     const RunDir dir = saver->dir ? *saver->dir : (RunDir){0};
     const long long step = state->step, steps = s->steps;
+    const BestLoss *best = &state->val.best;    /* after saver_finish that of the last complete save */
     Report *report = saver->report;
     char early[256] = "", options[128] = "";
     saver_finish(saver);
-    const BestLoss best = saver_best(saver, state->val.best);
     if (!stop && step < steps)
         snprintf(early, sizeof early, "--early-stop %lld: ended at step %lld of %lld, the best val loss is %.4f at "
-                 "step %lld%s", (long long)s->early_stop, step, steps, best.loss, (long long)best.step,
+                 "step %lld%s", (long long)s->early_stop, step, steps, best->loss, (long long)best->step,
                  dir.path ? "; --resume with --early-stop 0 continues" : "");
     saver_close(saver);                     /* fails where the last checkpoint could not be written */
     report_close(report, stop ? stop : *early ? early : "done");
     if (*early) puts(early);
-    if (dir.path) print_files(&dir, step, &best);
+    if (dir.path) print_files(&dir, step, best);
     if (!stop) return 0;
     if (strcmp(s->gpus, "1")) snprintf(options, sizeof options, " --gpus %.60s", s->gpus);
     if (s->context_parallel > 1)

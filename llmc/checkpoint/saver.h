@@ -16,8 +16,9 @@ typedef struct {
     Optimizer       *optimizer;
     Report          *report;
     _Atomic int64_t  keep;                 /* for run_dir_clean; may be changed during a save */
+    ValHistory      *val;                  /* the run's: a best whose save has failed is replaced by the one before */
+    int64_t          saved;                /* step of the last save, also if it has failed; -1 = none */
     BestLoss         best;                 /* best of the complete checkpoints */
-    TrainState       state;                /* the last save's, with a validation that followed; step -1 = none */
     Snapshot         snapshot;             /* the current save's, in pinned memory */
     pthread_t        thread;
     int              running;              /* 1: the members below belong to the thread */
@@ -29,24 +30,18 @@ typedef struct {
 size_t saver_host_bytes(const GPTConfig *config);      /* host memory that saver_open allocates */
 
 /* To be called with the fields above `best` set, and the snapshot's options, tokenizer and identities of the data. dir:
-   locked, or NULL. saved: of the checkpoint from which the run continues, else NULL. Pointers stay in use until
-   saver_close; the options must not change during a save. Completes what a kill has left undone: the link OUT/best and
-   the removal of older checkpoints. */
-void saver_open(Saver *saver, const TrainState *saved);
+   locked, or NULL. Pointers stay in use until saver_close; the options must not change during a save. Completes what a
+   kill has left undone: the link OUT/best and the removal of older checkpoints, by the state that the run begins with,
+   which may have been validated since its save. */
+void saver_open(Saver *saver, const TrainState *state);
 
-/* Waits for the current save and reports its error, syncs the log, copies everything, and starts the thread, which also
-   moves OUT/best. All ranks call it; those without dir only give their slices. */
+/* Waits for the current save and reports its error, syncs the log, copies state, *val and memory, and starts the
+   thread, which also moves OUT/best. All ranks call it; those without dir only give their slices. */
 void saver_save  (Saver *saver, const TrainState *state);
 
-/* After a validation of state->step, which is in no file: moves OUT/best as soon as the last save is complete, if that
-   is of this step. */
-void saver_validated(Saver *saver, const TrainState *state);
 void saver_poll  (Saver *saver);       /* reports the error of a finished save, without waiting */
 void saver_finish(Saver *saver);       /* waits, reports */
 void saver_close (Saver *saver);       /* waits, reports; fails if the last save failed; frees */
-
-/* The best that is saved or being saved: if its save has failed, the one before. Without dir `best`. */
-BestLoss saver_best(const Saver *saver, BestLoss best);
 
 /* Reports the step from `before` to `state`, whose update was not applied. Returns after a spike, and after a
    non-finite step that --on-nan skip allows. Otherwise saves the state before the step, keeps all older checkpoints,

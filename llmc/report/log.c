@@ -85,9 +85,8 @@ static double positive(double value) { return value > 0 ? value : NAN; }
 void log_step(Log *log, const StepReport *s) {
 #define VALUE(name, format, value) { #name, format, .number = value },
     const LogValue values[LOG_VALUES] = { LOG_COLUMNS(VALUE) { "throttle", .text = s->health.throttle } };
-    if (!log->csv.path) return;
-    FILE *row = fmemopen(log->row, sizeof log->row, "w");
-    REQUIRE(row, "out of memory: a row of %s", log->csv.path);
+    FILE *row = log->csv.lines;
+    if (!row) return;
     for (int cell = 0; cell < log->columns.cells; cell++) {
         int v = 0;
         while (v < LOG_VALUES && log->columns.cell_of[v] != cell) v++;
@@ -96,24 +95,21 @@ void log_step(Log *log, const StepReport *s) {
         if (v == LOG_throttle)               fputs(values[v].text ? values[v].text : "", row);
         else if (!isnan(values[v].number))   fprintf(row, values[v].format, values[v].number);
     }
-    fclose(row);
-    log->row_bytes = fprintf(log->csv.lines, "%s\n", log->row);
+    fputc('\n', row);
+}
+
+/* A row from its empty val_loss on, a new string; NULL: it is not empty, or there is no such column. */
+static char *row_end(const LogColumns *columns, const FileLine *row) {
+    const char *at = row->text, *cell = at;
+    size_t size = 1;
+    for (int i = columns->cell_of[LOG_val_loss]; i >= 0; i--) cell = file_next_cell(row, &at, &size);
+    return size ? NULL : format_string("%.*s", (int)(row->next - cell), cell);
 }
 
 void log_val_loss(Log *log, double val_loss) {
-    LogFile *csv = &log->csv;
-    const FileLine row = { .text = log->row, .size = strlen(log->row) };
-    const char *at = row.text, *cell = at;
-    size_t size = 1;
-    for (int i = log->columns.cell_of[LOG_val_loss]; i >= 0; i--) cell = file_next_cell(&row, &at, &size);
-    if (!csv->path || !log->row_bytes || size || isnan(val_loss)) return;
-    fflush(csv->lines);
-    const long waiting = (long)(csv->pending_bytes - csv->written_bytes);
-    if (waiting && waiting < log->row_bytes) return;        /* half of it is in the file */
-    if (waiting) fseek(csv->lines, -log->row_bytes, SEEK_CUR);
-    else         lseek(csv->fd, -log->row_bytes, SEEK_CUR);
-    fprintf(csv->lines, "%.*s%.9g%s\n", (int)(cell - row.text), row.text, val_loss, cell);
-    log->row_bytes = 0;
+    if (!log->row_end || isnan(val_loss)) return;
+    lseek(log->csv.fd, -(off_t)strlen(log->row_end), SEEK_END);
+    fprintf(log->csv.lines, "%.9g%s", val_loss, log->row_end);
 }
 
 /* Continues behind the last row up to the step of the resume; a damaged one may have any step. Returns its seconds. */
@@ -138,10 +134,8 @@ static double open_csv(Log *log, const char *path, const ResumeInfo *resume) {
     }
     if (rows < last)
         print_line(stdout, "%s: %" PRId64 " of %" PRId64 " rows are missing or damaged", path, last - rows, last);
-    if (rows && step == last && offset_in(old, row.next) == size && row.size < sizeof log->row) {
-        memcpy(log->row, row.text, row.size);
-        log->row_bytes = row.next - row.text;
-    }
+    const int is_last = rows && step == last && offset_in(old, row.next) == size;
+    log->row_end = is_last ? row_end(&log->columns, &row) : NULL;
     file_unmap(old);
     open_file(&log->csv, path, size);
     if (!size) fputs(header, log->csv.lines);

@@ -44,7 +44,7 @@ typedef struct {
     double  loss, norm, learning_rate;
     double  ms, tokens_per_second;        /* this step's, over all ranks */
     double  comm_wait_ms;                 /* part of ms in which compute waited for communication */
-    double  seconds, mfu;                 /* set by report_step, as is health */
+    double  seconds, mfu, val_loss;       /* set by report_step and report_validation, as is health */
     DeviceHealth health;
 } StepReport;
 
@@ -69,8 +69,7 @@ void log_file_close(LogFile *file);                /* fails when lines are lost 
 typedef struct {
     LogFile csv, jsonl;                   /* to be flushed by the caller */
     LogColumns columns;                   /* csv's */
-    char    row[1024];                    /* its last row */
-    long    row_bytes;                    /* with the newline; 0 = none */
+    char   *row_end;                      /* its last row at a resume, from the empty val_loss on; NULL = none */
     double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */
 } Log;
 
@@ -81,7 +80,8 @@ void   log_open(Log *log, const RunInfo *run, const ResumeInfo *resume);
 /* Lines with output, device, model, recipe, data, memory: the banner's, or but for output settings.txt's comments. */
 void   log_describe(FILE *file, const RunInfo *run, int as_comments);
 double log_seconds(const Log *log);       /* since the run began */
-/* Append a row or an event to the lines in memory; log_val_loss sets an empty cell of the last row. */
+/* Append a row or an event to the lines in memory. log_val_loss sets the empty cell of the row that a resume continues
+   behind, before the next row. */
 void   log_step (Log *log, const StepReport *step);
 void   log_val_loss(Log *log, double val_loss);
 void   log_event(Log *log, const char *event, int64_t step, const LogValue *values);

@@ -11,7 +11,7 @@
     X(seconds,       "%.3f", s->seconds) \
     X(tokens,        "%.0f", (double)s->tokens) \
     X(loss,          "%.9g", s->loss) \
-    X(val_loss,      "%.9g", NAN) /* log_val_loss */ \
+    X(val_loss,      "%.9g", s->val_loss) \
     X(norm,          "%.9g", s->norm) \
     X(lr,            "%.9g", s->learning_rate) \
     X(ms,            "%.3f", s->ms) \

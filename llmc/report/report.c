@@ -174,6 +174,7 @@ void report_step(Report *report, const StepReport *step) {
     report->is_logged = report->is_printed = 0;
     s->seconds = log_seconds(&report->log);
     s->mfu = mfu > 0 && isfinite(mfu) ? mfu : NAN;
+    s->val_loss = NAN;
     s->health = report->row_health;
     if (s->health.throttle) report->health = s->health;
     report->row_health = (DeviceHealth){0};
@@ -189,8 +190,8 @@ void report_validation(Report *report, const ValidationReport *v) {
     if (v->first) snprintf(part, sizeof part, ", on the first %" PRId64 " tokens", v->first);
     print_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->targets_per_byte, text),
                floor, part);
-    add_row(report);
-    if (report->last.step == v->step) log_val_loss(&report->log, v->loss);
+    if (report->is_logged) log_val_loss(&report->log, v->loss);
+    else                   report->last.val_loss = v->loss;
     write_event(report, "validation", v->step, (LogValue[]){
         { "val_loss", "%.9g", .number = v->loss }, { "floor", "%.6f", .number = v->floor }, {0} });
 }
@@ -224,5 +225,6 @@ void report_close(Report *report, const char *reason) {
     fail_hook = next_hook;
     log_file_close(&report->log.csv);
     log_file_close(&report->log.jsonl);
+    free(report->log.row_end);
     *report = (Report){0};
 }

@@ -52,7 +52,7 @@ void report_background(Report *report);
    written when there is room. */
 void report_step(Report *report, const StepReport *step);
 
-/* A line and an event: "step 600: val loss ..." on stdout, whose loss goes into the row, if that is the last one;
+/* A line and an event: "step 600: val loss ..." on stdout, whose loss goes into the row of the last step;
    "train_gpt: warning: ..." on stderr. */
 void report_validation(Report *report, const ValidationReport *validation);
 void report_warning   (Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -369,6 +369,7 @@ static void open_log(void *dir) {
     log_step(&log, &(StepReport){ .step = 101 });
     log_file_close(&log.csv);
     log_file_close(&log.jsonl);
+    free(log.row_end);
 }
 
 static void read_log(const char *bytes, size_t size) {

@@ -25,15 +25,18 @@ static Report test_report;
 /* Locks out and opens a saver, one at a time. The corpus is 200 bytes, the last 20 of them for validation. */
 static inline Saver resume_saver(const char *out, Trainer *t, int64_t keep, const TrainState *saved) {
     static RunDir dir;
+    static ValHistory val;
     const char *path = IN_SCRATCH("corpus.txt");
     if (!file_exists(path)) put_text(path, STRING("%0200d", 0));
     Corpus corpus = corpus_open(path, NULL, 0.1, &(TextFormat){ 0 });
     directory_make(out);
     dir = run_dir_choose(out, NULL, 1, 0);
     Saver saver = { .dir = &dir, .model = &t->model, .optimizer = &t->optimizer, .report = &test_report, .keep = keep,
+                    .val = &val, .saved = saved ? saved->step : -1,
                     .snapshot = { .options = test_options, .tokenizer = saved_tokenizer, .train = data_id(corpus.train),
                                   .val = data_id(corpus.val) } };
-    saver_open(&saver, saved);
+    val = saved ? saved->val : (ValHistory){0};
+    saver_open(&saver, saved ? saved : &(TrainState){0});
     tokens_close(corpus.val);
     tokens_close(corpus.train);
     return saver;
@@ -58,6 +61,7 @@ static inline const char *save_state(const char *out, Trainer *t, const TrainSta
     static char message[FAIL_LENGTH];
     checkpoint_remove(STRING("%s/step-%08d", out, (int)state->step));       /* one that is complete is not replaced */
     Saver saver = open_saver(out, t, 0);
+    *saver.val = state->val;
     saver_save(&saver, state);
     saver_finish(&saver);
     EXPECT(saver.failed == (strstr(saver.message, " is not saved: ") != NULL), "failed %d: %s", saver.failed,

@@ -66,7 +66,6 @@ static inline void run_steps(void *argument) {
         report.row_health = health;
         if (run->each) run->each(&report, &s);
         report_step(&report, &s);
-        if (step % 20 == 0) report_sync(&report);           /* as for a save, which comes before the validation */
         if (step % 10 == 0 && !no_validation) report_validation(&report, &(ValidationReport){ step, 1.5, 0.5, 1, 0 });
     }
     report_close(&report, "done");

@@ -108,10 +108,8 @@ faulty() {        # faulty PATH CALLS FIRST EVERY ERROR: $run into $dir/f under 
     expect "$what: the resume" "$gpt" --out "$dir/f" --resume --threads 1
     same_checkpoints "$dir/f" "$all"
     [ -d "$last" ] || wrong "$what: the resume has not saved the last step"
-    best=$(sed -n 's/.*"best": {"step": \([0-9]*\),.*"loss": \([0-9.e+-]*\)}.*/\1 \2/p' "$last/state.json" |
-        awk -v last="$steps $(cells "$dir/f" val_loss | tail -n 1)" '     # whose validation comes after the save
-            { split(last, l); printf "step-%08d", l[2] < $2 ? l[1] : $1 }')
-    is "$what: best" "$(readlink "$dir/f/best")" "$best"
+    best=$(sed -n 's/.*"best": {"step": \([0-9]*\),.*/\1/p' "$last/state.json")
+    is "$what: best" "$(readlink "$dir/f/best")" "$(printf step-%08d "$best")"
 }
 words_of() {
     case $1 in
@@ -168,8 +166,7 @@ else
     want="fsync P/config.json; fsync P/model.safetensors; fsync P/optimizer.safetensors; fsync P/state.json; "
     want="$want${cuda:+fsync P/choices.txt; }"
     want="${want}fsync P/tokenizer.json; fsync P/tokenizer_config.json; fsync P/checksums.xxh64; fsync P; "
-    want="${want}rename P; fsync OUT; rename OUT/step-00000002; unlink Q; "      # the last step's validation is later
-    want="${want}rename OUT/best.new; "
+    want="${want}rename P; fsync OUT; rename OUT/best.new; rename OUT/step-00000002; unlink Q; "
     is "the order" "$order" "$want"
     expect "the directory above --out is synced" awk -v d="$dir" '
         $0 == "mkdir " d "/two" { on = 1 } on && $0 == "fsync " d { ok = 1 }
@@ -206,7 +203,7 @@ else
     grep -q 'warning: .*shared: cannot be locked: Bad file descriptor' "$dir/one.err" || wrong "no warning"
     close_test "two runs in a directory without locks leave complete checkpoints"
 
-    # ---- Killed after the validation that follows a save: the save is complete, and the resume repeats the validation
+    # ---- Killed before the link of the best, whose checkpoint is complete: the resume makes it
     run="$small --steps 6 --save-every 2 --val-every 3"
     LD_PRELOAD="$faults" FAULT_PATH=/best FAULT_CALLS=rename FAULT_FIRST=2 FAULT_ERROR=KILL \
         "$gpt" $run --out "$dir/pending" > "$dir/f.out" 2>&1
@@ -216,7 +213,7 @@ else
     same_files "$dir/valid/step-00000006" "$dir/pending/step-00000006" $checkpoint_files
     same_steps "$dir/valid" "$dir/pending"
     is "the best" "$(readlink "$dir/pending/best")" "$(readlink "$dir/valid/best")"
-    close_test "the validation after a save is repeated by a resume"
+    close_test "the link of a best that is complete is made by a resume"
 fi
 
 close_tests

@@ -128,7 +128,7 @@ TEST(a_resume_cuts_the_log) {
         { ROWS "3,-,x y,,,,,,8\n", 3, 2.25, ROWS "3,-,x y,,2.25,,,,8\n", "" },        /* cells are kept as they are */
         /* other columns and line ends */
         { "step,lr,loss\r\n1,2,3\r\n2,2,3\r\n", 1, 2.25, "step,lr,loss\r\n1,2,3\r\n", "" },
-        { "val_loss,loss,step\r\n,2,1\r\n", 1, 2.25, "val_loss,loss,step\r\n2.25,2,1\n", "" },
+        { "val_loss,loss,step\r\n,2,1\r\n", 1, 2.25, "val_loss,loss,step\r\n2.25,2,1\r\n", "" },
         /* damaged rows: without a step, or a step that was there, other numbers of cells; those behind them stay */
         { HEADER BAD_ROWS "2,,256,,,,,,\n2,5,,,,,,,\n1,5,,,,,,,\n3,1,,,,,,,\n3,1\n", 3, 0,
           HEADER BAD_ROWS "2,,256,,,,,,\n2,5,,,,,,,\n1,5,,,,,,,\n3,1,,,,,,,\n", MISSING(3, 1) },

@@ -45,11 +45,11 @@ static void expect_saved(Saver *saver, const char *want) {
 
 TEST(what_is_saved_is_the_state_at_the_call) {
     Saver saver = open_saver(IN_SCRATCH("new/beside"), trainer, 0);
-    EXPECT(saver.state.step == -1, "nothing saved");
+    EXPECT(saver.saved == -1, "nothing saved");
     for (uint32_t step = 1; step <= 5; step++) {
         fill_all(step);
         start(&saver, step);
-        EXPECT(saver.state.step == step, "saved step %lld", (long long)saver.state.step);
+        EXPECT(saver.saved == step, "saved step %lld", (long long)saver.saved);
         EXPECT(step == 1 || file_exists(IN_SCRATCH("new/beside/step-%08d/state.json", step - 1)), "the one before is "
                "complete by then");
         fill_all(99);                  /* training continues at once, and changes everything */
@@ -129,12 +129,10 @@ TEST(an_error_then_a_success) {
 
 /* A save after a validation; loss 0: without one. */
 static void start_validated(Saver *saver, int64_t step, TrainState *state, double loss) {
-    const ValHistory val = state->val;
+    ValHistory *val = saver->val;
+    if (loss > 0) val_history_add(val, step, loss);
+    if (val->best.step == step) val->best.is_extra = step % 10 != 0;
     *state = state_of(step);
-    state->val = val;
-    state->val.best = saver_best(saver, val.best);
-    if (loss > 0) val_history_add(&state->val, step, loss);
-    if (state->val.best.step == step) state->val.best.is_extra = step % 10 != 0;
     saver_save(saver, state);
 }
 
@@ -154,9 +152,10 @@ TEST(the_best_is_linked_and_kept) {
         const int step = cases[i].step;
         if (step == 16) limit_file_size(100);
         start_validated(&saver, step, &state, cases[i].loss);
-        EXPECT(saver_best(&saver, (BestLoss){0}).step == state.val.best.step, "step %d may become one", step);
+        const int64_t best = saver.val->best.step;
         saver_finish(&saver);
         limit_file_size(RLIM_INFINITY);
+        EXPECT(saver.val->best.step == (step == 16 ? 15 : best), "the best is %d", (int)saver.val->best.step);
         EXPECT(saver.failed == (step == 16), "step %d: %s", step, saver.message);
         EXPECT_STEPS(out, cases[i].want);
     }
@@ -168,15 +167,12 @@ TEST(the_best_is_linked_and_kept) {
     start_validated(&saver, 21, &state, 1);
     saver_finish(&saver);
     limit_file_size(RLIM_INFINITY);
-    TrainState unaware = state_of(22);       /* a save before the next validation */
-    unaware.val = state.val;
-    saver_save(&saver, &unaware);
+    start(&saver, 22);                       /* before the next validation */
     expect_saved(&saver, "best=18 18 22");
     EXPECT(checkpoint_load_state(IN_SCRATCH("best/step-00000022")).val.best.loss == 1.2, "the state has it, too");
     close_saver(&saver);
 
     /* keep 0: only what was saved for nothing else is removed, but for the files of a user */
-    state.val = (ValHistory){0};
     saver = open_saver(IN_SCRATCH("best-all"), trainer, 0);
     for (int step = 1; step <= 10; step++) {
         start_validated(&saver, step, &state, 11 - step);
@@ -187,14 +183,17 @@ TEST(the_best_is_linked_and_kept) {
     EXPECT(file_exists(IN_SCRATCH("best-all/step-00000003.partial/notes.txt")), "the user's file");
     close_saver(&saver);
 
-    /* keep 2: the extra best does not count when step 20 is saved, whose validation replaces it */
-    state.val = (ValHistory){0};
+    /* keep 2: the extra best of step 15 is removed for that of step 20, and does not take the place of step 10; a
+       resume validates step 25, whose save a stop had asked for, before it opens the saver */
     saver = open_saver(IN_SCRATCH("best-2"), trainer, 2);
-    for (int i = 2; i <= 4; i++) start_validated(&saver, 5 * i, &state, i < 4 ? 10 - i : 0);
-    expect_saved(&saver, "best=15 10 15 20");
-    val_history_add(&state.val, 20, 1);
-    saver_validated(&saver, &state);
+    for (int i = 2; i <= 4; i++) start_validated(&saver, 5 * i, &state, 10 - i);
     expect_saved(&saver, "best=20 10 20");
+    start_validated(&saver, 25, &state, 0);
+    close_saver(&saver);
+    state = checkpoint_load_state(IN_SCRATCH("best-2/step-00000025"));
+    val_history_add(&state.val, 25, 1);
+    saver = resume_saver(IN_SCRATCH("best-2"), trainer, 2, &state);
+    EXPECT_STEPS(IN_SCRATCH("best-2"), "best=25 20 25");
     close_saver(&saver);
 }
 
@@ -213,7 +212,7 @@ TEST(a_resume_links_the_best) {
            symlink("step-00000002", IN_SCRATCH("best-resumed/best.new")) == 0, "as if killed before the link moved");
     state = checkpoint_load_state(IN_SCRATCH("best-resumed/step-00000002"));
     saver = resume_saver(out, trainer, 0, &state);
-    EXPECT(saver.state.step == 2, "saved step %lld", (long long)saver.state.step);
+    EXPECT(saver.saved == 2, "saved step %lld", (long long)saver.saved);
     EXPECT_STEPS(out, "best=2 2");
     EXPECT(unlink(link) == 0, "removed");
     directory_make(link);
@@ -224,12 +223,12 @@ TEST(a_resume_links_the_best) {
     }
     EXPECT_STEPS(out, "best= 2 3 4 5");
     saver.keep = 1;
-    saver.best.is_extra = 0;
+    saver.val->best.is_extra = 0;
     start_validated(&saver, 6, &state, 0);
     finish(&saver);
     EXPECT_STEPS(out, "best= 2 6");         /* the best, to which nothing is linked */
     EXPECT(!rmdir(link) && !symlink("step-00000002", link), "a link again");
-    saver.best = (BestLoss){0};
+    *saver.val = (ValHistory){0};
     start_validated(&saver, 7, &(TrainState){0}, 0);
     expect_saved(&saver, "best=2 2 7");     /* the linked one, which does not count as best: of other data */
     close_saver(&saver);
