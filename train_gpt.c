@@ -56,16 +56,15 @@ static void prepare_run(Run *run) {
     if (run->from && !run->resume.checkpoint && s->context)
         saved.T = (int)s->context;                                  /* --init: more rows of wpe, or fewer */
     run->tokenizer = tokenizer_choose(s, tokenizer_is_given, run->from, saved.V);
-    const TextFormat format = text_format(s, run->tokenizer);
     REQUIRE(s->data || s->dry_run, "nothing to train on: want a text or token shards, such as ./train_gpt book.txt; "
             "see --help");
     if (s->data && !run->resume.checkpoint && !s->val_data) s->val_data = corpus_val_beside(s->data);
-    run->corpus = corpus_open(s->data, s->val_data, s->val_fraction, &format);
+    run->corpus = corpus_open(s, run->tokenizer);
     if (!s->resume && !comm_rank) run->dir = run_dir_choose(s->out, s->data ? s->data : "NAME", 0, s->dry_run);
     if (s->resume && !run->resume.checkpoint)
         print_line(stdout, "--resume: no checkpoint in %s: the run starts from step 0", run->dir.path);
     if (!run->from && !s->model) s->model = "d4";
-    if (s->data) run->tokenizer = tokens_tokenizer(run->corpus.train);
+    if (s->data) run->tokenizer = run->corpus.train->tokenizer;
     else if (!run->tokenizer)               /* a plan of GPT-2's sizes is one of its tokens */
         run->tokenizer = s->vocab || (gpt_named(s->model, &saved) && saved.L >= 12) ? TOKENIZER_IDS : TOKENIZER_BYTES;
     const int bytes = run->tokenizer == TOKENIZER_BYTES;

@@ -222,7 +222,7 @@ TrainState checkpoint_load_state(const char *checkpoint) {
 
 DataId data_id(Tokens *tokens) {
     DataId id = { "none" };
-    if (tokens) snprintf(id.text, sizeof id.text, "%lld tokens, xxh64 %016llx", (long long)tokens_count(tokens),
+    if (tokens) snprintf(id.text, sizeof id.text, "%lld tokens, xxh64 %016llx", (long long)tokens->count,
                          (unsigned long long)tokens_fingerprint(tokens));
     return id;
 }

@@ -108,7 +108,7 @@ void resume_check_data(Resume *r, const Corpus *corpus, Option *table) {
     const Json *settings = json_find(r->json, "settings");
     const char *data = json_string(settings, "data"), *val_data = json_string(settings, "val-data");
     const char *train = json_string(r->json, "train"), *val = json_string(r->json, "val");
-    const int are_bytes = tokens_are_bytes(corpus->train), is_renamed = is_changed(r->json, table, "data");
+    const int are_bytes = corpus->train->tokenizer == TOKENIZER_BYTES, is_renamed = is_changed(r->json, table, "data");
     const int is_train = data_is(corpus->train, train), is_val = data_is(corpus->val, val);
     REQUIRE(are_bytes == !strcmp(json_string(r->json, "tokenizer"), "bytes"), "--data: this is %s, the model %s was "
             "trained on %s", are_bytes ? "a text" : "token shards", r->checkpoint, are_bytes ? "token ids" : "bytes");

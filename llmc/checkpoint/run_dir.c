@@ -246,16 +246,3 @@ Tokenizer tokenizer_choose(const Settings *s, int is_given, const char *from, in
                    s->tokenizer, ids, V);
     return named;
 }
-
-TextFormat text_format(const Settings *s, Tokenizer tokenizer) {
-    static Path spare;
-    const char *out = s->eval ? s->eval : s->out ? s->out : "runs/NAME";
-    spare = file_parent(out);
-    const TextFormat format = { .tokenizer = tokenizer, .documents = choice_index(DOCUMENT_NAMES, s->documents),
-                                .field = s->field, .in_memory = s->eval != NULL,
-                                .spare = strcmp(out, "none") ? spare.text : NULL };
-    document_check_field(format.documents, s->field);
-    REQUIRE((tokenizer && tokenizer_bpe(tokenizer)) || format.documents == DOCUMENT_FILE, "--documents %s: want "
-            "--tokenizer DIR; without one, the bytes of a text are its tokens", s->documents);
-    return format;
-}

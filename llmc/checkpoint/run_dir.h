@@ -50,8 +50,4 @@ char *run_dir_resolve(const char *path, char **note);
    is not read where the checkpoint has a BPE. */
 Tokenizer tokenizer_choose(const Settings *settings, int is_given, const char *from, int V);
 
-/* Tokens of texts in read-only directories are kept beside the run's directory, of --eval in memory. Fails on
-   --documents without a BPE, and on --field that would be ignored. */
-TextFormat text_format(const Settings *settings, Tokenizer tokenizer);
-
 #endif

@@ -12,24 +12,13 @@
 #include "../ranks/ranks.h"
 #include "shards.h"
 
-typedef struct {
+typedef struct TokenFile {
     char   *name;
     FileMap map;
     const unsigned char *data;      /* the first token */
     int64_t first, count;           /* position of that token in the stream of all files; number of tokens */
     uint64_t sum;                   /* xxh64 of the tokens as they were written, 0 = unknown */
 } TokenFile;
-
-struct Tokens {
-    char      *name;
-    TokenFile *file;
-    int        file_count, width;   /* bytes per token: 1 a text, 2 or 4 shards */
-    int        is_slice;            /* name, files and tokenizer belong to another stream */
-    int        is_text;
-    Tokenizer  tokenizer, beside;   /* the tokens'; the one beside shards, NULL = not looked for */
-    uint64_t   fingerprint;         /* 0 = not known yet */
-    int64_t    first, count;        /* within the stream of all files */
-};
 
 /* ---- Opening */
 
@@ -80,7 +69,8 @@ static void add_file(Tokens *t, char *name) {
     t->count += f->count;
 }
 
-Tokens *tokens_open(const char *pattern) {
+/* Texts as bytes. */
+static Tokens *open_files(const char *pattern) {
     glob_t found = { .gl_pathc = 1, .gl_pathv = (char *[]){ (char *)pattern } };
     int is_file = file_exists(pattern);      /* a file name can contain the characters of a pattern */
     if (!is_file && errno == EACCES) glob_failed(pattern, errno);
@@ -101,9 +91,11 @@ Tokens *tokens_open(const char *pattern) {
     return t;
 }
 
+static int is_bpe(Tokenizer tokenizer) { return tokenizer && tokenizer_bpe(tokenizer); }
+
 /* tokenize writes the tokenizer beside its shards. */
 static void find_tokenizer(Tokens *t, Tokenizer chosen) {
-    if (chosen && tokenizer_bpe(chosen)) t->tokenizer = chosen;
+    if (is_bpe(chosen)) t->tokenizer = chosen;
     for (const TokenFile *f = t->file; f < t->file + t->file_count; f++) {
         const Path dir = file_parent(f->name);
         if (f > t->file && !strcmp(dir.text, file_parent(f[-1].name).text)) continue;
@@ -122,25 +114,27 @@ static void close_files(Tokens *t) {
 }
 
 /* The stream of the tokens of its texts. */
-static void tokenize(Tokens *t, const TextFormat *format) {
+static void tokenize(Tokens *t, const Settings *s, Tokenizer tokenizer) {
     const char **paths = host_alloc((size_t)t->file_count * sizeof *paths, "the list of texts");
+    const char *out = s->eval ? s->eval : s->out ? s->out : "runs/NAME";
+    const Path spare = file_parent(out);
     for (int i = 0; i < t->file_count; i++) paths[i] = t->file[i].name;
-    Texts texts = texts_open(paths, t->file_count, format->documents, format->field);
-    char *cache = shards_cached(tokenizer_bpe(format->tokenizer), &texts, format->spare, format->in_memory,
-                                launch_local_rank > 0);
+    Texts texts = texts_open(paths, t->file_count, choice_index(DOCUMENT_NAMES, s->documents), s->field);
+    char *cache = shards_cached(tokenizer_bpe(tokenizer), &texts, strcmp(out, "none") ? spare.text : NULL,
+                                s->eval != NULL, launch_local_rank > 0);
     texts_close(&texts);
     free(paths);
     close_files(t);
-    t->tokenizer = format->tokenizer;
+    t->tokenizer = tokenizer;
     t->count = 0;
     add_file(t, cache);
     REQUIRE(t->count >= 2, "%s: want 2 tokens or more, an input and a target", t->name);
 }
 
-Tokens *tokens_open_text(const char *pattern, const TextFormat *format) {
-    Tokens *t = tokens_open(pattern);
-    if (!t->is_text)                                                        find_tokenizer(t, format->tokenizer);
-    else if (format->tokenizer && tokenizer_bpe(format->tokenizer))         tokenize(t, format);
+Tokens *tokens_open(const char *pattern, const Settings *settings, Tokenizer tokenizer) {
+    Tokens *t = open_files(pattern);
+    if (!t->is_text)            find_tokenizer(t, tokenizer);
+    else if (is_bpe(tokenizer)) tokenize(t, settings, tokenizer);
     else for (int i = 0; i < t->file_count; i++) text_check(t->file[i].map, t->file[i].name, DOCUMENT_FILE, 1);
     return t;
 }
@@ -165,10 +159,6 @@ void tokens_close(Tokens *t) {
     free(t);
 }
 
-int64_t tokens_count(const Tokens *t)          { return t->count; }
-int     tokens_are_bytes(const Tokens *t)      { return t->width == 1; }
-int     tokens_are_text(const Tokens *t)       { return t->is_text; }
-Tokenizer tokens_tokenizer(const Tokens *t)    { return t->tokenizer; }
 int64_t tokens_windows(const Tokens *t, int T) { return (t->count - 1 + T - 1) / T; }
 
 /* ---- Reading */
@@ -295,19 +285,23 @@ char *corpus_val_beside(const char *data) {
     return is_there ? format_string("%s/val_*.bin", dir.text) : NULL;
 }
 
-Corpus corpus_open(const char *data, const char *val_data, double val_fraction, const TextFormat *format) {
-    Corpus c = { .train = data ? tokens_open_text(data, format) : NULL, .val_floor = NAN };
-    if (val_data) {
-        TextFormat as_train = *format;
-        if (c.train) as_train.tokenizer = c.train->tokenizer;
-        c.val = tokens_open_text(val_data, &as_train);
-        REQUIRE(!c.train || tokens_are_bytes(c.train) == tokens_are_bytes(c.val), "--data %s and --val-data %s: one is "
-                "a text, the other token shards; want two texts or two sets of shards", data, val_data);
-        if (tokens_are_bytes(c.val)) c.val_floor = text_floor(val_data);
-    } else if (c.train && tokens_are_text(c.train) && val_fraction > 0) {
-        int64_t count = tokens_count(c.train), kept = (int64_t)((double)count * (1 - val_fraction));
+Corpus corpus_open(const Settings *s, Tokenizer tokenizer) {
+    const DocumentKind kind = choice_index(DOCUMENT_NAMES, s->documents);
+    document_check_field(kind, s->field);
+    REQUIRE(is_bpe(tokenizer) || kind == DOCUMENT_FILE, "--documents %s: want --tokenizer DIR; without one, the bytes "
+            "of a text are its tokens", s->documents);
+    Corpus c = { .train = s->data ? tokens_open(s->data, s, tokenizer) : NULL, .val_floor = NAN };
+    const int are_bytes = c.train && c.train->tokenizer == TOKENIZER_BYTES;
+    if (s->val_data) {
+        c.val = tokens_open(s->val_data, s, c.train ? c.train->tokenizer : tokenizer);
+        const int val_are_bytes = c.val->tokenizer == TOKENIZER_BYTES;
+        REQUIRE(!c.train || are_bytes == val_are_bytes, "--data %s and --val-data %s: one is a text, the other token "
+                "shards; want two texts or two sets of shards", s->data, s->val_data);
+        if (val_are_bytes) c.val_floor = text_floor(s->val_data);
+    } else if (c.train && c.train->is_text && s->val_fraction > 0) {
+        const int64_t count = c.train->count, kept = (int64_t)((double)count * (1 - s->val_fraction));
         REQUIRE(kept >= 2 && count - kept >= 2, "%s: %lld %s are too few for --val-fraction %g, want 2 in each part",
-                data, (long long)count, tokens_are_bytes(c.train) ? "bytes" : "tokens", val_fraction);
+                s->data, (long long)count, are_bytes ? "bytes" : "tokens", s->val_fraction);
         c.val = tokens_slice(c.train, kept, count - kept);
         c.train->count = kept;
     }
@@ -325,7 +319,7 @@ void corpus_check(Corpus *c, int V) {
 
 char *corpus_text(const Corpus *c) {
     if (!c->train) return format_string("none");
-    const char *unit = tokens_are_bytes(c->train) ? "bytes" : "tokens", *train = c->train->name;
+    const char *unit = c->train->tokenizer == TOKENIZER_BYTES ? "bytes" : "tokens", *train = c->train->name;
     const long long count = c->train->count;
     if (!c->val) return format_string("%s, %lld %s to train on, no validation", train, count, unit);
     const int is_same = tokens_fingerprint(c->val) == tokens_fingerprint(c->train);

@@ -11,32 +11,35 @@
 #ifndef LLMC_DATALOADER_H
 #define LLMC_DATALOADER_H
 #include <stdint.h>
+#include "../options/settings.h"
 #include "../text/texts.h"
 #include "../text/tokenizer.h"
 
-typedef struct Tokens Tokens;
+typedef struct {
+    char       *name;               /* the path or pattern */
+    Tokenizer   tokenizer;          /* bytes; the BPE of the text, or that beside shards; ids */
+    int         is_text;            /* bytes, or tokens made of a text; 0: shards */
+    int64_t     count;
+    /* for dataloader.c alone */
+    struct TokenFile *file;
+    int         file_count, width;  /* bytes per token: 1 a text, 2 or 4 shards */
+    int         is_slice;           /* name, files and tokenizer belong to another stream */
+    Tokenizer   beside;             /* the one beside shards, NULL = not looked for */
+    uint64_t    fingerprint;        /* 0 = not known yet */
+    int64_t     first;              /* within the stream of all files */
+} Tokens;
 
 /* A path or a glob pattern. A file that ends in .bin or starts with a shard's magic is a shard; any other is a text,
-   unless its first bytes are those of another format (a pickle, ...). Fails when nothing matches, on a truncated or
-   empty file, and on files of two kinds. A pattern without ".tokens-" leaves out what tokens_open_text has written. */
-Tokens *tokens_open(const char *pattern);
+   unless its first bytes are those of another format (a pickle, ...). With a BPE, texts become its tokens, in a shard
+   (shards_cached) as --documents, --field, --out and --eval say; NULL, NULL: bytes. Fails when nothing matches, on a
+   truncated or empty file, on files of two kinds, and on shards beside which there is another BPE. A pattern without
+   ".tokens-" leaves out what shards_cached has written. */
+Tokens *tokens_open(const char *pattern, const Settings *settings, Tokenizer tokenizer);
 void    tokens_close(Tokens *tokens);
-
-/* How a text becomes tokens: its bytes, or those of a BPE, kept as shards_cached (llmc/tokens/shards.h) says. */
-typedef struct { Tokenizer tokenizer; DocumentKind documents; const char *field, *spare; int in_memory; } TextFormat;
-
-/* As tokens_open; texts become tokens of the BPE, in a shard. Fails on shards beside which there is another BPE than
-   the format's. */
-Tokens *tokens_open_text(const char *pattern, const TextFormat *format);
 
 /* Tokens first .. first + count - 1, at least 2, as a stream that shares the files of the original, which must outlive
    it. Not checked. */
 Tokens *tokens_slice(const Tokens *tokens, int64_t first, int64_t count);
-
-int64_t tokens_count(const Tokens *tokens);
-int     tokens_are_bytes(const Tokens *tokens);          /* a text: V = 256, a token is a byte */
-int     tokens_are_text(const Tokens *tokens);           /* bytes, or tokens made of a text by tokens_open_text */
-Tokenizer tokens_tokenizer(const Tokens *tokens);       /* bytes; a BPE, the format's or that beside shards; ids */
 
 /* Fails with the file when it is damaged, or an id is >= V. Reads the whole stream. */
 void tokens_check(Tokens *tokens, int V);
@@ -62,9 +65,10 @@ typedef struct {
     double  val_floor;         /* entropy of --val-data in nats per byte: no model has a lower loss; NaN = unknown */
 } Corpus;
 
-/* Opens --data and --val-data, as in tokens_open_text, where they are not NULL. Without val_data the last val_fraction
-   of a text is for validation; shards have none. Fails on a text with shards, and on too few bytes to split. */
-Corpus corpus_open(const char *data, const char *val_data, double val_fraction, const TextFormat *format);
+/* Opens --data and --val-data where they are given. Without the second the last --val-fraction of a text is for
+   validation; shards have none. Fails on a text with shards, on too few bytes to split, and on options that need a BPE
+   where the tokenizer is none. */
+Corpus corpus_open(const Settings *settings, Tokenizer tokenizer);
 /* "DIR/val_*.bin" for "DIR/train_*.bin", a new string, where tokenize has made such shards; else NULL. */
 char  *corpus_val_beside(const char *data);
 void   corpus_check(Corpus *corpus, int V);    /* tokens_check of both; fails on ranks with other data */

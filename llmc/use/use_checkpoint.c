@@ -13,7 +13,7 @@
 /* Prints the loss on the text or shards of `path`, with a BPE also per byte of its text, and the floor. */
 static void print_loss(GPT *model, Tokenizer tokenizer, const Settings *s, const Corpus *corpus, const char *path,
                        int64_t max_tokens) {
-    const int are_bytes = tokens_are_bytes(corpus->val);
+    const int are_bytes = corpus->val->tokenizer == TOKENIZER_BYTES;
     char text[192], part[48] = "all";
     REQUIRE(are_bytes == (tokenizer == TOKENIZER_BYTES), "%s: %s, the model %s was trained on %s%s", path,
             are_bytes ? "this is a text" : "these are token shards", s->eval, tokenizer_name(tokenizer),
@@ -26,7 +26,7 @@ static void print_loss(GPT *model, Tokenizer tokenizer, const Settings *s, const
     const double floor = e.first ? NAN : corpus->val_floor;
     if (e.first) snprintf(part, sizeof part, "the first %lld", (long long)e.first);
     print_line(stdout, "%s: loss %s, %s of %s%lld tokens, %.1f s", path, loss_text(e.loss, e.targets_per_byte, text),
-               part, corpus->train ? "the last " : "", (long long)tokens_count(corpus->val), seconds_now() - start);
+               part, corpus->train ? "the last " : "", (long long)corpus->val->count, seconds_now() - start);
     if (!isnan(floor)) printf("the floor, this text's entropy under the grammar that wrote it, is %.4f\n", floor);
     REQUIRE(!(e.loss < floor), "the loss is below the floor: the model must have been trained on %s", path);
 }
@@ -60,10 +60,11 @@ int use_checkpoint(Settings *s, Option *options) {
     config = model_config(s, checkpoint, &config, config.V);
     tokenizer = tokenizer_choose(s, option_is_typed(options, "tokenizer"), checkpoint, config.V);
     tokenizer_check(tokenizer, config.V);
-    const TextFormat format = text_format(s, tokenizer);
     const Purpose purpose = s->sample ? GENERATE : EVALUATE;
-    if (s->task)      task = task_read(s->task, path, tokenizer, &config);
-    else if (s->eval) corpus = corpus_open(is_part ? path : NULL, is_part ? NULL : path, s->val_fraction, &format);
+    if (s->task) task = task_read(s->task, path, tokenizer, &config);
+    s->data     = s->eval && !s->task && is_part ? path : NULL;
+    s->val_data = s->eval && !s->task && !is_part ? path : NULL;
+    corpus = corpus_open(s, tokenizer);
     REQUIRE(!s->eval || s->task || corpus.val, "--val-fraction %g with --eval: want a text, and more than 0",
             s->val_fraction);
     REQUIRE(!had || data_is(corpus.val, had), "%s: has changed since %s was made: it is %s, was %s; restore it, or "

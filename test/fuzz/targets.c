@@ -297,7 +297,7 @@ static void claim_window(const int32_t *input, const int32_t *target, int T, int
 static void claim_windows(const Tokens *tokens, int V) {
     enum { LONGEST = 64 };
     int32_t input[LONGEST], target[LONGEST];
-    int64_t count = tokens_count(tokens), sum = 0, trained = 0;
+    int64_t count = tokens->count, sum = 0, trained = 0;
     int T = 8 + (int)(count % (LONGEST - 7));
     for (int64_t w = 0; w < tokens_windows(tokens, T); w++) {
         sum += tokens_eval_window(tokens, w, T, input, target);
@@ -311,11 +311,11 @@ static void claim_windows(const Tokens *tokens, int V) {
 }
 
 static void check_tokens(void *argument) {
-    Tokens *tokens = tokens_open(argument);
-    int V = tokens_are_bytes(tokens) ? 256 : 50257;
+    Tokens *tokens = tokens_open(argument, NULL, NULL);
+    int V = tokens->tokenizer == TOKENIZER_BYTES ? 256 : 50257;
     tokens_check(tokens, V);
     claim_windows(tokens, V);
-    int64_t count = tokens_count(tokens);
+    int64_t count = tokens->count;
     Tokens *part = tokens_slice(tokens, count / 3, count - count / 3 > 2 ? count - count / 3 : 2);
     claim_windows(part, V);
     tokens_close(part);

@@ -203,6 +203,6 @@ int main(void) {
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (char)(uint8_t)(255 * pow(random_uniform(SEED, RANDOM_TEST, 0, i), 3));
     put(IN_SCRATCH("text"), bytes, sizeof bytes);
-    tokens = tokens_open(IN_SCRATCH("text"));
+    tokens = tokens_open(IN_SCRATCH("text"), NULL, NULL);
     return test_all();
 }

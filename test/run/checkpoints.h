@@ -28,7 +28,8 @@ static inline Saver resume_saver(const char *out, Trainer *t, int64_t keep, cons
     static ValHistory val;
     const char *path = IN_SCRATCH("corpus.txt");
     if (!file_exists(path)) put_text(path, STRING("%0200d", 0));
-    Corpus corpus = corpus_open(path, NULL, 0.1, &(TextFormat){ 0 });
+    const Settings s = { .data = path, .val_fraction = 0.1, .documents = "file", .field = "text" };
+    Corpus corpus = corpus_open(&s, NULL);
     directory_make(out);
     dir = run_dir_choose(out, NULL, 1, 0);
     Saver saver = { .dir = &dir, .model = &t->model, .optimizer = &t->optimizer, .report = &test_report, .keep = keep,

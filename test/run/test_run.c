@@ -152,7 +152,8 @@ static void run_and_repeat(DType dtype, int val_tokens) {
     int status = system(command);
     EXPECT(status == 0, "exit status %d of %s", status, command);
 
-    Tokens *all = tokens_open(text), *train = tokens_slice(all, 0, BYTES), *val = tokens_slice(all, BYTES, VAL_BYTES);
+    Tokens *all = tokens_open(text, NULL, NULL);
+    Tokens *train = tokens_slice(all, 0, BYTES), *val = tokens_slice(all, BYTES, VAL_BYTES);
     log_text = text_of(STRING("%s/log.csv", out));
     const int is_whole = log_cell(log_text, STEPS, "step") && !log_cell(log_text, STEPS + 1, "step");
     EXPECT(is_whole, "want %d rows: %s", STEPS, log_text);

@@ -172,7 +172,7 @@ TEST(every_target_once_an_epoch) {
         const char *where = STRING("N %d T %d", N, T);
         int input[1000], target[1000];
         write_shard("ring.bin", 2 + c % 2 * 2, 0, N);
-        Tokens *t = kept(tokens_open("ring.bin"));
+        Tokens *t = kept(tokens_open("ring.bin", NULL, NULL));
         int64_t windows = tokens_windows(t, T);
         EXPECT(windows == (N - 1 + T - 1) / T, "%s: %lld windows", where, (long long)windows);
         EXPECT(tokens_train_targets(t, SEED, 0, 3 * (uint64_t)windows, T) == 3 * (N - 1), "%s", where);
@@ -211,7 +211,7 @@ static int start_of(const Tokens *t, uint64_t seed, uint64_t g) {
 TEST(order_depends_on_seed_and_place_alone) {
     enum { N = 6400, EPOCHS = 64 };
     write_shard("one.bin", 2, 0, N + 1);
-    Tokens *a = kept(tokens_open("one.bin")), *b = kept(tokens_open("one.bin"));
+    Tokens *a = kept(tokens_open("one.bin", NULL, NULL)), *b = kept(tokens_open("one.bin", NULL, NULL));
     for (uint64_t g = 300; g-- > 0; )        /* backwards in a: earlier reads do not matter */
         EXPECT(same_window(a, b, g, g, SEED, 64), "sequence %d differs when it is read again", (int)g);
     /* the cut and the order change with epoch and seed: windows do not all move alike */
@@ -229,7 +229,7 @@ TEST(order_depends_on_seed_and_place_alone) {
     /* The short window of an epoch ends where its first one starts: anywhere in the stream. The mean of 64 uniform
        numbers has a standard deviation of 1 / sqrt(12 * 64); 6 of them are allowed. */
     write_shard("cut.bin", 2, 0, N + 33);
-    a = kept(tokens_open("cut.bin"));
+    a = kept(tokens_open("cut.bin", NULL, NULL));
     double mean = 0;
     for (uint64_t g = 0; g < EPOCHS * (uint64_t)tokens_windows(a, 64); g++)
         if (tokens_train_targets(a, SEED, g, 1, 64) < 64)
@@ -247,9 +247,9 @@ TEST(files_are_one_stream) {
             write_shard(name, width, end - size[i], size[i]);
         }
         write_shard("whole.bin", width, 0, 1000);
-        Tokens *whole = kept(tokens_open("whole.bin"));
-        Tokens *parts = kept(tokens_open(width == 2 ? "part2_*.bin" : "part4_*.bin"));
-        EXPECT(tokens_count(parts) == 1000, "%lld tokens", (long long)tokens_count(parts));
+        Tokens *whole = kept(tokens_open("whole.bin", NULL, NULL));
+        Tokens *parts = kept(tokens_open(width == 2 ? "part2_*.bin" : "part4_*.bin", NULL, NULL));
+        EXPECT(parts->count == 1000, "%lld tokens", (long long)parts->count);
         static const int lengths[] = { 1, 64, 700, 998, 1500 };     /* the last two cross files and the ring's end */
         for (int k = 0; k < COUNT(lengths); k++) {
             for (uint64_t g = 0; g < 50; g++) {
@@ -261,7 +261,7 @@ TEST(files_are_one_stream) {
         Tokens *slice = kept(tokens_slice(parts, 690, 80)), *inner = kept(tokens_slice(slice, 10, 70));
         int32_t input[69], target[69];
         int count = tokens_eval_window(inner, 0, 69, input, target);
-        EXPECT(count == 69 && tokens_windows(inner, 69) == 1 && tokens_count(inner) == 70, "%d targets", count);
+        EXPECT(count == 69 && tokens_windows(inner, 69) == 1 && inner->count == 70, "%d targets", count);
         for (int i = 0; i < 69; i++)
             EXPECT(input[i] == 700 + i && target[i] == 701 + i, "%d: %d %d", i, input[i], target[i]);
     }
@@ -269,20 +269,20 @@ TEST(files_are_one_stream) {
 
 TEST(texts_are_bytes) {
     put("b[1].txt", "a\xff\0b", 4);       /* the name of a file before a pattern, any byte */
-    Tokens *t = kept(tokens_open("b[1].txt"));
+    Tokens *t = kept(tokens_open("b[1].txt", NULL, NULL));
     int32_t input[4], target[4];
     int count = tokens_eval_window(t, 0, 4, input, target);
-    EXPECT(tokens_are_bytes(t) && count == 3 && input[0] == 'a' && input[1] == 255 && input[2] == 0 && target[2] == 'b',
-           "%d: %d %d %d", count, input[0], input[1], input[2]);
+    EXPECT(t->tokenizer == TOKENIZER_BYTES && count == 3 && input[0] == 'a' && input[1] == 255 && input[2] == 0 &&
+           target[2] == 'b', "%d: %d %d %d", count, input[0], input[1], input[2]);
     tokens_check(t, 256);
 }
 
 typedef struct { const char *pattern; int V; int64_t first, count; } Check;
 
-static void open_tokens(void *pattern) { tokens_open(pattern); }
+static void open_tokens(void *pattern) { tokens_open(pattern, NULL, NULL); }
 static void check_slice(void *argument) {
     Check *c = argument;
-    Tokens *t = tokens_open(c->pattern);
+    Tokens *t = tokens_open(c->pattern, NULL, NULL);
     tokens_check(tokens_slice(t, c->first, c->count), c->V);
 }
 
@@ -349,7 +349,7 @@ TEST(a_changed_token_changes_the_fingerprint) {
         if (at[i] >= 0) text[at[i]] = 'b';
         put("hashed-0.txt", text, 50000);
         put("hashed-1.txt", text + 50000, 50000);
-        Tokens *t = kept(tokens_open("hashed-?.txt"));
+        Tokens *t = kept(tokens_open("hashed-?.txt", NULL, NULL));
         seen[i] = tokens_fingerprint(t);
         for (int k = 0; k < i; k++) EXPECT(seen[k] != seen[i], "places %d and %d look alike", at[k], at[i]);
     }
@@ -358,7 +358,7 @@ TEST(a_changed_token_changes_the_fingerprint) {
 TEST(ids_beyond_the_vocabulary) {
     write_shard("ids_0.bin", 2, 0, 100);
     write_shard("ids_1.bin", 2, 0, 9000);
-    Tokens *t = kept(tokens_open("ids_?.bin"));
+    Tokens *t = kept(tokens_open("ids_?.bin", NULL, NULL));
     tokens_check(t, 9000);
     tokens_check(t, 50257);
     write_shard("late_0.bin", 2, 0, 10);
@@ -370,7 +370,7 @@ TEST(ids_beyond_the_vocabulary) {
         { { "late_?.bin", 500, 0, 20 },     "late_1.bin: token 0 is id 500" },
     };
     for (int i = 0; i < COUNT(cases); i++) expect_fails(cases[i].part, check_slice, (void *)&cases[i].check);
-    t = kept(tokens_open("ids_?.bin"));
+    t = kept(tokens_open("ids_?.bin", NULL, NULL));
     Tokens *good = kept(tokens_slice(t, 0, 100 + 4000));
     tokens_check(good, 4000);       /* other ids are behind the slice */
     unsigned char bytes[1032] = { 0 };
@@ -393,9 +393,9 @@ TEST(beyond_four_gigabytes) {
     close(fd);
     if (!wrote) test_skip_reason = "the disk has no room for a sparse file of 4 GiB";
     else {
-        Tokens *t = kept(tokens_open("sparse.bin")), *end = kept(tokens_slice(t, count - 4, 4));
+        Tokens *t = kept(tokens_open("sparse.bin", NULL, NULL)), *end = kept(tokens_slice(t, count - 4, 4));
         int32_t input[3], target[3];
-        EXPECT(tokens_count(t) == count, "%lld tokens", (long long)tokens_count(t));
+        EXPECT(t->count == count, "%lld tokens", (long long)t->count);
         tokens_eval_window(end, 0, 3, input, target);
         EXPECT(input[0] == 11 && target[0] == 12 && target[2] == 14, "%d %d %d", input[0], target[0], target[2]);
         int targets = tokens_eval_window(t, tokens_windows(t, 3) - 1, 3, input, target);

@@ -12,7 +12,8 @@
 
 enum { END = 499 };
 static Bpe *bpe;
-static TextFormat as_file;
+static Tokenizer tokenizer;
+static const Settings as_file = { .documents = "file", .field = "text", .val_fraction = 0.25 };
 
 static const char *const a_text = "the cat\n\nis the 1st\r\nна коте 你好";
 static const char *const b_text = "one<|endoftext|>two\n<|endoftext|>";
@@ -35,10 +36,10 @@ static size_t ids_of(const char *const *part, int32_t *ids) {
 }
 
 static void expect_shards(const char *pattern, const int32_t *want, size_t count) {
-    Tokens *t = tokens_open(pattern);
+    Tokens *t = tokens_open(pattern, NULL, NULL);
     int32_t *input = new_array((int64_t)count, sizeof *input), *target = new_array((int64_t)count, sizeof *target);
-    EXPECT(tokens_count(t) == (int64_t)count, "%s: %lld tokens, want %zu", pattern, (long long)tokens_count(t), count);
-    if (tokens_count(t) == (int64_t)count) {
+    EXPECT(t->count == (int64_t)count, "%s: %lld tokens, want %zu", pattern, (long long)t->count, count);
+    if (t->count == (int64_t)count) {
         tokens_eval_window(t, 0, (int)count - 1, input, target);
         EXPECT(!memcmp(input, want, (count - 1) * sizeof *input) && target[count - 2] == want[count - 1],
                "%s: other tokens", pattern);
@@ -61,7 +62,7 @@ static void run_job(void *argument) {
     const Job *job = argument;
     if (job->limit) limit_file_size(job->limit);
     if (job->dir) write_shards(&job->path, 1, job->kind, job->dir, 0, JOB_SHARD);
-    else tokens_open_text(job->path, &(TextFormat){ as_file.tokenizer, job->kind, "body", NULL, 0 });
+    else tokens_open(job->path, &(Settings){ .documents = job->kind ? "jsonl" : "file", .field = "body" }, tokenizer);
 }
 
 /* A new file of text that the BPE merges. */
@@ -163,7 +164,7 @@ TEST(two_that_write_do_not_mix) {
     }
 }
 
-static void open_tokens(void *pattern) { tokens_close(tokens_open(pattern)); }
+static void open_tokens(void *pattern) { tokens_close(tokens_open(pattern, NULL, NULL)); }
 
 /* The first shard is complete when a line is refused. */
 TEST(an_incomplete_set_is_refused_and_replaced) {
@@ -182,26 +183,26 @@ TEST(an_incomplete_set_is_refused_and_replaced) {
 typedef struct { const char *path; Tokenizer tokenizer; } Opened;
 static void open_text(void *argument) {
     const Opened *o = argument;
-    tokens_close(tokens_open_text(o->path, &(TextFormat){ .tokenizer = o->tokenizer }));
+    tokens_close(tokens_open(o->path, &as_file, o->tokenizer));
 }
 
 static void open_as_ids(void *shards) {
-    REQUIRE(tokens_tokenizer(tokens_open_text(shards, &(TextFormat){ 0 })) != TOKENIZER_IDS, "ids without a tokenizer");
+    REQUIRE(tokens_open(shards, NULL, NULL)->tokenizer != TOKENIZER_IDS, "ids without a tokenizer");
 }
 
 TEST(shards_have_their_tokenizer) {
     char *shards = IN_SCRATCH("out/train_*.bin");
     char *bytes = test_keep(tokenizer_file_text(TOKENIZER_BYTES, "tokenizer.json", 0));
     for (int given = 0; given < 2; given++) {
-        Tokens *t = tokens_open_text(shards, &(TextFormat){ .tokenizer = given ? as_file.tokenizer : NULL });
-        Bpe *found = tokenizer_bpe(tokens_tokenizer(t));
-        EXPECT(found && bpe_fingerprint(found) == bpe_fingerprint(bpe) && !tokens_are_text(t), "given %d", given);
+        Tokens *t = tokens_open(shards, &as_file, given ? tokenizer : NULL);
+        Bpe *found = tokenizer_bpe(t->tokenizer);
+        EXPECT(found && bpe_fingerprint(found) == bpe_fingerprint(bpe) && !t->is_text, "given %d", given);
         tokens_close(t);
     }
     put_text(IN_SCRATCH("out/tokenizer.json"), bytes);
     put_text(IN_SCRATCH("out/tokenizer_config.json"), "{}");
     expect_fails("not the tokens of this tokenizer, but of the one in", open_text,
-                 &(Opened){ shards, as_file.tokenizer });
+                 &(Opened){ shards, tokenizer });
     write_shards((const char *const[]){ IN_SCRATCH("a.txt") }, 1, DOCUMENT_FILE, IN_SCRATCH("other"), 0, 1000);
     expect_fails("not the tokens of this tokenizer, but of the one in", open_text,
                  &(Opened){ IN_SCRATCH("o*t*/train_000000.bin"), NULL });       /* of two tokenizers */
@@ -244,8 +245,8 @@ TEST(validation_is_the_last_part) {
     int32_t *want = new_array(SIZE + 1, sizeof *want);
     size_t count = ids_of((const char *const[]){ "|", text, NULL }, want);
     write_shards(&path, 1, DOCUMENT_FILE, IN_SCRATCH("split"), 0.01, 100000);
-    Tokens *train = tokens_open(IN_SCRATCH("split/train_*.bin"));
-    size_t first = (size_t)tokens_count(train);
+    Tokens *train = tokens_open(IN_SCRATCH("split/train_*.bin"), NULL, NULL);
+    size_t first = (size_t)train->count;
     expect_shards(IN_SCRATCH("split/train_*.bin"), want, first);
     expect_shards(IN_SCRATCH("split/val_*.bin"), want + first, count - first);
     double share = (double)(count - first) / (double)count;
@@ -292,7 +293,7 @@ TEST(notices) {
     text[900000] = 0;
     put(path, text, 2000000);
     for (int tokens = 0; tokens < 2; tokens++) {
-        const char *printed = printed_on(1, open_text, &(Opened){ path, tokens ? as_file.tokenizer : NULL });
+        const char *printed = printed_on(1, open_text, &(Opened){ path, tokens ? tokenizer : NULL });
         EXPECT(strstr(printed, "noticed.txt: byte 900000 is NUL") && strstr(printed, "txt: byte order mark, read as") &&
                strstr(printed, "CR LF, read as text") && strstr(printed, "contains <|endoftext|>, read as text"), "%s",
                printed);
@@ -303,7 +304,7 @@ TEST(notices) {
         put_text(path, other[i]);
         EXPECT(strstr(printed_on(1, open_text, &(Opened){ path, NULL }), "are not UTF-8: is it in another encoding?"),
                "text %d as bytes", i);
-        expect_fails("are not UTF-8: is it in another encoding?", open_text, &(Opened){ path, as_file.tokenizer });
+        expect_fails("are not UTF-8: is it in another encoding?", open_text, &(Opened){ path, tokenizer });
     }
 }
 
@@ -327,26 +328,27 @@ TEST(refused_texts) {
 }
 
 TEST(cached_tokens) {
-    TextFormat as_lines = as_file;
-    as_lines.documents = DOCUMENT_LINE;
+    Settings as_lines = as_file, as_part = as_file, as_jsonl = { .documents = "jsonl" };
+    as_lines.documents = "line";
     char *path = IN_SCRATCH("data.txt"), *caches = IN_SCRATCH("data.txt.tokens-*.bin");
     put_text(path, a_text);
-    Tokens *t = tokens_open_text(path, &(TextFormat){ 0 });
-    EXPECT(tokens_are_bytes(t) && tokens_are_text(t) && !files_like(caches), "bytes need no cache");
+    Tokens *t = tokens_open(path, &as_file, NULL);
+    EXPECT(t->tokenizer == TOKENIZER_BYTES && t->is_text && !files_like(caches), "bytes need no cache");
     tokens_close(t);
     for (int time = 0; time < 2; time++) {
-        t = tokens_open_text(path, &as_file);
-        EXPECT(!tokens_are_bytes(t) && tokens_are_text(t) && files_like(caches) == 1, "%d caches", files_like(caches));
+        t = tokens_open(path, &as_file, tokenizer);
+        EXPECT(t->tokenizer == tokenizer && t->is_text && files_like(caches) == 1, "%d caches", files_like(caches));
         tokens_close(t);
     }
     int32_t want[256];
     expect_shards(caches, want, ids_of((const char *const[]){ "|", a_text, NULL }, want));
-    tokens_close(tokens_open_text(path, &as_lines));
+    tokens_close(tokens_open(path, &as_lines, tokenizer));
     EXPECT(files_like(caches) == 2, "%d caches of two kinds of documents", files_like(caches));
     put_text(path, "the CAT\n\nis the 1st\r\nна коте 你好");          /* same size */
-    Corpus c = corpus_open(path, NULL, 0.25, &as_file);
+    as_part.data = path;
+    Corpus c = corpus_open(&as_part, tokenizer);
     EXPECT(files_like(caches) == 3, "%d caches after the text has changed", files_like(caches));
-    int64_t train = tokens_count(c.train), val = tokens_count(c.val);
+    int64_t train = c.train->count, val = c.val->count;
     EXPECT(val == (train + val + 3) / 4, "%lld and %lld tokens", (long long)train, (long long)val);
     char *text = test_keep(corpus_text(&c));
     EXPECT(strstr(text, "data.txt, ") && strstr(text, " tokens to train on"), "%s", text);
@@ -354,8 +356,8 @@ TEST(cached_tokens) {
     tokens_close(c.train);
     put_text(IN_SCRATCH("fields.jsonl"), "{\"a\": \"x\", \"b\": \"y\"}\n");
     for (int i = 0; i < 2; i++) {
-        const TextFormat format = { as_file.tokenizer, DOCUMENT_JSONL, i ? "b" : "a", NULL, 0 };
-        tokens_close(tokens_open_text(IN_SCRATCH("fields.jsonl"), &format));
+        as_jsonl.field = i ? "b" : "a";
+        tokens_close(tokens_open(IN_SCRATCH("fields.jsonl"), &as_jsonl, tokenizer));
     }
     EXPECT(files_like(IN_SCRATCH("fields.jsonl.tokens-*.bin")) == 2, "caches of two fields");
 }
@@ -373,24 +375,25 @@ TEST(tokens_of_a_read_only_text) {
     directory_make(other);
     put_text(path, a_text);
     for (int i = 0; i < COUNT(cases); i++) {
-        TextFormat format = { as_file.tokenizer, DOCUMENT_FILE, "text", other, cases[i].in_memory };
+        const char *in_other = IN_SCRATCH("ours/run");
+        const Settings s = { .documents = "file", .eval = cases[i].in_memory ? in_other : NULL, .out = in_other };
         EXPECT(!(chmod(scratch, 0711) | chmod(dir, cases[i].mode) | chmod(other, cases[i].other_mode)), "case %d", i);
         if (is_root && setresuid(65534, 65534, 0)) return;
-        Tokens *t = tokens_open_text(path, &format);
+        Tokens *t = tokens_open(path, &s, tokenizer);
         if (is_root) EXPECT(!setresuid(0, 0, 0), "root again");
         tokens_eval_window(t, 0, (int)count - 1, input, target);
-        EXPECT(tokens_count(t) == (int64_t)count && !memcmp(input, want, (count - 1) * sizeof *input) &&
+        EXPECT(t->count == (int64_t)count && !memcmp(input, want, (count - 1) * sizeof *input) &&
                files_like(IN_SCRATCH("theirs/*")) == 1 + cases[i].beside &&
                files_like(IN_SCRATCH("ours/data.txt.tokens-*.bin")) == cases[i].in_other, "case %d", i);
         tokens_close(t);
     }
 }
 
-static void check_tokens(void *path) { tokens_check(tokens_open(path), 1 << 16); }
+static void check_tokens(void *path) { tokens_check(tokens_open(path, NULL, NULL), 1 << 16); }
 
-static char *cache_of(Bpe *tokenizer, const char *path) {
+static char *cache_of(Bpe *of, const char *path) {
     Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
-    char *cache = test_keep(shards_cached(tokenizer, &texts, NULL, 0, 0));
+    char *cache = test_keep(shards_cached(of, &texts, NULL, 0, 0));
     texts_close(&texts);
     return cache;
 }
@@ -453,20 +456,20 @@ TEST(a_pattern_leaves_the_cache_out) {
     put_text(IN_SCRATCH("many-b.txt.tokens-0123456789abcdef.bin.partial-7-8"), "half");
     int64_t count[2];
     for (int time = 0; time < 2; time++) {
-        Tokens *t = tokens_open_text(pattern, &as_file);
-        count[time] = tokens_count(t);
+        Tokens *t = tokens_open(pattern, &as_file, tokenizer);
+        count[time] = t->count;
         tokens_close(t);
     }
     EXPECT(count[0] == count[1] && files_like(IN_SCRATCH("many-*.bin")) == 1, "%lld, then %lld tokens",
            (long long)count[0], (long long)count[1]);
-    Tokens *t = tokens_open(IN_SCRATCH("many-*.tokens-*.bin"));
-    EXPECT(tokens_count(t) == count[0], "a pattern for the cache");
+    Tokens *t = tokens_open(IN_SCRATCH("many-*.tokens-*.bin"), NULL, NULL);
+    EXPECT(t->count == count[0], "a pattern for the cache");
     tokens_close(t);
 }
 
 int main(void) {
     scratch_open();
-    as_file = (TextFormat){ .tokenizer = tokenizer_open("test/reference/bpe"), .field = "text" };
-    bpe = tokenizer_bpe(as_file.tokenizer);
+    tokenizer = tokenizer_open("test/reference/bpe");
+    bpe = tokenizer_bpe(tokenizer);
     return test_all();
 }
