@@ -86,11 +86,11 @@ static void print_banner(Run *run) {
     run->device = device_info();
     const MemoryPlan plan = memory_plan(&run->config, s->attention, (int)s->batch, TRAIN);
     run->info = (RunInfo){
-        .version = VERSION, .command = run->command, .out = run->dir.path, .data = corpus_text(&run->corpus),
-        .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .device = &run->device,
-        .recipe = run->info.recipe,
-        .config = &run->config, .options = run->options, .val_floor = run->corpus.val_floor,
-        .steps = s->steps, .log_every = s->log_every };
+        .settings = s, .options = run->options, .config = &run->config, .device = &run->device,
+        .command = run->command, .out = run->dir.path, .data = corpus_text(&run->corpus),
+        .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .recipe = run->info.recipe,
+        .val_floor = run->corpus.val_floor, .changes = run->resume.changes,
+        .resumed_step = run->resume.checkpoint ? run->resume.state.step : -1 };
     report_banner(&run->info);
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes) {
         memory_plan_print(&plan);
@@ -160,8 +160,7 @@ static const char *validate(Run *run) {
     state->val_loss = e.loss;
     state->val_step = state->step;
     if (e.first) corpus->val_floor = NAN;    /* that of the whole text */
-    report_validation(&run->report, &(ValidationReport){ .step = state->step, .loss = e.loss, .first = e.first,
-                      .floor = corpus->val_floor, .targets_per_byte = e.targets_per_byte });
+    report_validation(&run->report, state->step, &e, corpus->val_floor);
     return NULL;
 }
 
@@ -188,8 +187,7 @@ static void open_outputs(Run *run) {
     if (run->dir.path) run_dir_open(&run->dir);
     const char *out = run->dir.path;
     run->info.out = out;
-    ResumeInfo resume = { .step = state->step, .changes = run->resume.changes };
-    report_open(&run->report, &run->info, run->resume.checkpoint ? &resume : NULL);
+    report_open(&run->report, &run->info);
     run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,
                           .report = &run->report, .keep = s->keep, .val = &state->val,
                           .saved = run->resume.checkpoint ? state->step : -1,
@@ -231,10 +229,10 @@ static const char *train(Run *run) {
         const StepResult result = spike_detector_update(&state->spikes, &update.stats);  /* NONFINITE may end the run */
         if (result != APPLIED) report_skipped_step(&run->saver, s, &before, state, &update.stats, result);
 
-        report_step(&run->report, &(StepReport){
-            .step = state->step, .tokens = state->tokens, .loss = update.stats.loss, .norm = update.stats.norm,
-            .learning_rate = learning_rate, .ms = ms, .comm_wait_ms = update.comm_wait_ms,
-            .tokens_per_second = 1e3 * (double)(state->tokens - before.tokens) / ms });
+        report_step(&run->report, &(LogRow){
+            .step = (double)state->step, .tokens = (double)state->tokens, .loss = update.stats.loss,
+            .norm = update.stats.norm, .lr = learning_rate, .ms = ms, .comm_wait_ms = update.comm_wait_ms,
+            .tokens_per_s = 1e3 * (double)(state->tokens - before.tokens) / ms });
 
         run->save_requested = update.stats.save > 0;
         const int validates = validation_due(run);

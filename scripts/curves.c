@@ -58,7 +58,7 @@ static void write_point(FILE *json, const Point *point) {
 
 /* The names of the columns, and the rows of a log.csv, 1, 2, 4, ... of them merged to a point. */
 static void write_points(FILE *json, const char *path) {
-#define QUOTED(name, format, value) "\"" #name "\", "
+#define QUOTED(name, format) "\"" #name "\", "
     FileMap map = file_map(path);
     FileLine line = {0};
     const LogColumns columns = log_read_columns(map, &line, path);

@@ -72,30 +72,28 @@ static void rename_old_log(const char *path) {
 }
 
 /* The file that a resume continues; empty where there is none or the run begins. */
-static FileMap map_old(const char *path, const ResumeInfo *resume) {
-    return resume && file_exists(path) ? file_map(path) : (FileMap){ .bytes = (void *)"" };
+static FileMap map_old(const char *path, const RunInfo *run) {
+    return run->resumed_step >= 0 && file_exists(path) ? file_map(path) : (FileMap){ .bytes = (void *)"" };
 }
 
 static int64_t offset_in(FileMap map, const char *at) { return at - (const char *)map.bytes; }
 
 /* ---- log.csv */
 
-static double positive(double value) { return value > 0 ? value : NAN; }
-
-void log_step(Log *log, const StepReport *s) {
-#define VALUE(name, format, value) { #name, format, .number = value },
-    const LogValue values[LOG_VALUES] = { LOG_COLUMNS(VALUE) { "throttle", .text = s->health.throttle } };
-    FILE *row = log->csv.lines;
-    if (!row) return;
+void log_step(Log *log, const LogRow *row) {
+#define VALUE(name, format) { #name, format, .number = row->name },
+    const LogValue values[LOG_VALUES] = { LOG_COLUMNS(VALUE) { "throttle", .text = row->throttle } };
+    FILE *file = log->csv.lines;
+    if (!file) return;
     for (int cell = 0; cell < log->columns.cells; cell++) {
         int v = 0;
         while (v < LOG_VALUES && log->columns.cell_of[v] != cell) v++;
-        if (cell) fputc(',', row);
+        if (cell) fputc(',', file);
         if (v == LOG_VALUES) continue;          /* a column that is not ours */
-        if (v == LOG_throttle)               fputs(values[v].text ? values[v].text : "", row);
-        else if (!isnan(values[v].number))   fprintf(row, values[v].format, values[v].number);
+        if (v == LOG_throttle)               fputs(values[v].text ? values[v].text : "", file);
+        else if (!isnan(values[v].number))   fprintf(file, values[v].format, values[v].number);
     }
-    fputc('\n', row);
+    fputc('\n', file);
 }
 
 /* A row from its empty val_loss on, a new string; NULL: it is not empty, or there is no such column. */
@@ -113,11 +111,11 @@ void log_val_loss(Log *log, double val_loss) {
 }
 
 /* Continues behind the last row up to the step of the resume; a damaged one may have any step. Returns its seconds. */
-static double open_csv(Log *log, const char *path, const ResumeInfo *resume) {
-#define HEADER(name, format, value) #name ","
+static double open_csv(Log *log, const char *path, const RunInfo *run) {
+#define HEADER(name, format) #name ","
     static const char header[] = LOG_COLUMNS(HEADER) "throttle\n";
-    const int64_t last = resume ? resume->step : 0;
-    const FileMap old = map_old(path, resume), new = { (const unsigned char *)header, sizeof header - 1 };
+    const int64_t last = run->resumed_step > 0 ? run->resumed_step : 0;
+    const FileMap old = map_old(path, run), new = { (const unsigned char *)header, sizeof header - 1 };
     FileLine line = {0}, row = {0};                         /* row: of the highest step that is kept */
     int64_t step = 0, rows = 0;
     double value[LOG_VALUES], seconds = 0;
@@ -174,7 +172,7 @@ static const char *time_text(void) {
 static void write_run(FILE *file, const RunInfo *run) {
     fputs("{\"event\": \"run\"", file);
     write_values(file, (LogValue[]){
-        { "time", .text = time_text() }, { "version", .text = run->version }, { "command", .text = run->command },
+        { "time", .text = time_text() }, { "version", .text = VERSION }, { "command", .text = run->command },
         { "backend", .text = backend_name }, { "device", .text = run->device->name },
         { "ranks", "%.0f", .number = comm_size },
         { "parameters", "%.0f", .number = (double)gpt_parameter_count(run->config) },
@@ -183,8 +181,8 @@ static void write_run(FILE *file, const RunInfo *run) {
 }
 
 /* Continues the file: a resume is an event. */
-static void open_jsonl(Log *log, const char *path, const RunInfo *run, const ResumeInfo *resume) {
-    const FileMap old = map_old(path, resume);
+static void open_jsonl(Log *log, const char *path, const RunInfo *run) {
+    const FileMap old = map_old(path, run);
     const int is_torn = old.size && old.bytes[old.size - 1] != '\n';    /* by a crash; readers leave the line out */
     file_unmap(old);
     open_file(&log->jsonl, path, old.size);
@@ -240,15 +238,15 @@ void log_describe(FILE *file, const RunInfo *run, int as_comments) {
     }
 }
 
-static void write_settings(const RunInfo *run, const ResumeInfo *resume) {
+static void write_settings(const RunInfo *run) {
     const Path path = path_of(run->out, "settings.txt"), new = path_of(run->out, "settings.txt.new");
     FILE *file = file_create(new.text);
-    fprintf(file, "# %s, %s\n# command: %s\n", run->version, time_text(), run->command);
+    fprintf(file, "# %s, %s\n# command: %s\n", VERSION, time_text(), run->command);
     log_describe(file, run, 1);
     if (!isnan(run->val_floor)) fprintf(file, "# floor: %.6f\n", run->val_floor);
-    if (resume)
-        fprintf(file, "# resumed: at step %" PRId64 "%s%s\n", resume->step, resume->changes ? ", " : "",
-                resume->changes ? resume->changes : "");
+    if (run->resumed_step >= 0)
+        fprintf(file, "# resumed: at step %" PRId64 "%s%s\n", run->resumed_step, run->changes ? ", " : "",
+                run->changes ? run->changes : "");
     fputs("# --config reads this file, for a new run; --resume reads the options of the checkpoint\n", file);
     options_write(file, run->options);
     file_close_durably(file, new.text);
@@ -257,15 +255,15 @@ static void write_settings(const RunInfo *run, const ResumeInfo *resume) {
 
 /* ---- All three */
 
-void log_open(Log *log, const RunInfo *run, const ResumeInfo *resume) {
+void log_open(Log *log, const RunInfo *run) {
     const Path csv = path_of(run->out, "log.csv"), jsonl = path_of(run->out, "log.jsonl");
-    if (!resume) rename_old_log(csv.text);
-    if (!resume) rename_old_log(jsonl.text);
-    log->start_s = seconds_now() - open_csv(log, csv.text, resume);
-    open_jsonl(log, jsonl.text, run, resume);
-    if (resume)
-        log_event(log, "resume", resume->step, (LogValue[]){
+    if (run->resumed_step < 0) rename_old_log(csv.text);
+    if (run->resumed_step < 0) rename_old_log(jsonl.text);
+    log->start_s = seconds_now() - open_csv(log, csv.text, run);
+    open_jsonl(log, jsonl.text, run);
+    if (run->resumed_step >= 0)
+        log_event(log, "resume", run->resumed_step, (LogValue[]){
             { "time", .text = time_text() }, { "command", .text = run->command },
-            { "changes", .text = resume->changes }, {0} });
-    write_settings(run, resume);
+            { "changes", .text = run->changes }, {0} });
+    write_settings(run);
 }

@@ -14,39 +14,23 @@
 #include <stdio.h>
 #include "../../kernels/device.h"
 #include "../model/gpt.h"
-#include "../options/options.h"
+#include "../options/settings.h"
 #include "log_reader.h"
 
 /* What is known when a run starts. */
 typedef struct {
-    const char *version, *command;        /* command: a line, as command_line makes it */
+    const Settings   *settings;
+    const Option     *options;
+    const GPTConfig  *config;
+    const DeviceInfo *device;
+    const char *command;                  /* a line, as command_line makes it */
     const char *out;                      /* the run directory; NULL = none */
     const char *data, *memory, *attention;      /* for the banner: two lines, and the name of the attention */
     const char *recipe;                   /* options that the model has chosen; NULL or "" = none */
-    const DeviceInfo *device;
-    const GPTConfig  *config;
-    const Option     *options;
     double      val_floor;                /* NaN = unknown */
-    int64_t     steps;                    /* the whole run's */
-    int64_t     log_every;                /* steps between lines; 0 = about ten lines a minute */
+    int64_t     resumed_step;             /* of the checkpoint that is continued; -1 = none */
+    const char *changes;                  /* then: "--steps 200 -> 300, --lr 0.001 -> 0.0003"; NULL = none */
 } RunInfo;
-
-/* Where a resume continues. */
-typedef struct {
-    int64_t     step;
-    const char *changes;                  /* "--steps 200 -> 300, --lr 0.001 -> 0.0003"; NULL = none */
-} ResumeInfo;
-
-/* A step. NaN and, in health, 0 and NULL = unknown. */
-typedef struct {
-    int64_t step;                         /* counted from 1 */
-    int64_t tokens;                       /* trained on so far */
-    double  loss, norm, learning_rate;
-    double  ms, tokens_per_second;        /* this step's, over all ranks */
-    double  comm_wait_ms;                 /* part of ms in which compute waited for communication */
-    double  seconds, mfu, val_loss;       /* set by report_step and report_validation, as is health */
-    DeviceHealth health;
-} StepReport;
 
 /* A value of a row or an event: a number with its printf format, or a text if format is NULL. Zeros end a list. */
 typedef struct { const char *name, *format; double number; const char *text; } LogValue;
@@ -73,16 +57,16 @@ typedef struct {
     double  start_s;                      /* when the run began, by seconds_now; a resume leaves out the time between */
 } Log;
 
-/* In run->out. resume NULL: new files; old ones become log.csv.old and so on. Else they are continued, log.csv behind
-   the row of resume->step and with the columns that it has. Missing and damaged rows are reported. Fails on a log.csv
+/* In run->out. A new run: new files; old ones become log.csv.old and so on. Else they are continued, log.csv behind the
+   row of the resumed step and with the columns that it has. Missing and damaged rows are reported. Fails on a log.csv
    that is not such a log. */
-void   log_open(Log *log, const RunInfo *run, const ResumeInfo *resume);
+void   log_open(Log *log, const RunInfo *run);
 /* Lines with output, device, model, recipe, data, memory: the banner's, or but for output settings.txt's comments. */
 void   log_describe(FILE *file, const RunInfo *run, int as_comments);
 double log_seconds(const Log *log);       /* since the run began */
 /* Append a row or an event to the lines in memory. log_val_loss sets the empty cell of the row that a resume continues
    behind, before the next row. */
-void   log_step (Log *log, const StepReport *step);
+void   log_step (Log *log, const LogRow *row);
 void   log_val_loss(Log *log, double val_loss);
 void   log_event(Log *log, const char *event, int64_t step, const LogValue *values);
 

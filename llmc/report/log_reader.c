@@ -6,7 +6,7 @@
 int log_next_line(FileMap map, FileLine *line) { return file_next_line(map, line) && line->next[-1] == '\n'; }
 
 LogColumns log_read_columns(FileMap map, FileLine *line, const char *path) {
-#define NAME(name, format, value) #name,
+#define NAME(name, format) #name,
     static const char *const names[LOG_VALUES] = { LOG_COLUMNS(NAME) "throttle" };
     LogColumns columns = {0};
     const int is_line = log_next_line(map, line);

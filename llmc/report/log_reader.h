@@ -4,25 +4,27 @@
 #define LLMC_LOG_READER_H
 #include "../base/files.h"
 
-/* The numbers of log.csv, in its order: name, printf format, value of StepReport *s (log.h). NaN = unknown: an empty
-   cell. A text comes last, throttle. %.9g identifies a float. */
+/* A row of log.csv: name and printf format of its numbers, in its order. NaN = unknown: an empty cell. A text comes
+   last, throttle; NULL = unknown. %.9g identifies a float. */
 #define LOG_COLUMNS(X) \
-    X(step,          "%.0f", (double)s->step) \
-    X(seconds,       "%.3f", s->seconds) \
-    X(tokens,        "%.0f", (double)s->tokens) \
-    X(loss,          "%.9g", s->loss) \
-    X(val_loss,      "%.9g", s->val_loss) \
-    X(norm,          "%.9g", s->norm) \
-    X(lr,            "%.9g", s->learning_rate) \
-    X(ms,            "%.3f", s->ms) \
-    X(tokens_per_s,  "%.1f", s->tokens_per_second) \
-    X(comm_wait_ms,  "%.3f", comm_size > 1 ? s->comm_wait_ms : NAN) \
-    X(mfu,           "%.4f", s->mfu) \
-    X(temperature_c, "%.0f", positive(s->health.temperature_c)) \
-    X(power_w,       "%.1f", positive(s->health.power_w)) \
-    X(clock_mhz,     "%.0f", positive(s->health.clock_mhz))
-#define LOG_PLACE(name, format, value) LOG_##name,
+    X(step,          "%.0f") /* counted from 1 */ \
+    X(seconds,       "%.3f") /* since the run began */ \
+    X(tokens,        "%.0f") /* trained on so far */ \
+    X(loss,          "%.9g") \
+    X(val_loss,      "%.9g") \
+    X(norm,          "%.9g") \
+    X(lr,            "%.9g") \
+    X(ms,            "%.3f") \
+    X(tokens_per_s,  "%.1f") /* of this step, over all ranks */ \
+    X(comm_wait_ms,  "%.3f") /* part of ms in which compute waited for communication */ \
+    X(mfu,           "%.4f") \
+    X(temperature_c, "%.0f") \
+    X(power_w,       "%.1f") \
+    X(clock_mhz,     "%.0f")
+#define LOG_PLACE(name, format) LOG_##name,
+#define LOG_MEMBER(name, format) double name;
 enum { LOG_COLUMNS(LOG_PLACE) LOG_throttle, LOG_VALUES };
+typedef struct { LOG_COLUMNS(LOG_MEMBER) const char *throttle; } LogRow;
 
 /* Which cell of a file is LOG_step, LOG_loss, ..., from 0; -1 = none. Other names are left out. */
 typedef struct { int cells, cell_of[LOG_VALUES]; } LogColumns;

@@ -31,28 +31,27 @@ const char *loss_text(double loss, double targets_per_byte, char text[192]) {
 }
 
 void report_banner(const RunInfo *run) {
-    puts(run->version);
+    puts(VERSION);
     log_describe(stdout, run, 0);
     fflush(stdout);
 }
 
 /* The first step, which allocates and warms up, has no time left. */
 static void print_step(Report *report) {
-    const StepReport *s = &report->last;
-    const int digits = snprintf(NULL, 0, "%" PRId64, report->total);
-    const double seconds_left = (seconds_now() - report->start_s) / (double)(report->steps - 1) *
-                                (double)(report->total - s->step);
-    char left[32];
-    printf("step %*" PRId64 "/%" PRId64 "  loss %.4f  norm %.2f  %5.0f tok/s", digits, s->step, report->total,
-           s->loss, s->norm, s->tokens_per_second);
-    if (comm_size > 1)              printf(" (%.0f each)", s->tokens_per_second / comm_size);
-    if (isfinite(s->mfu))           printf("  mfu %.1f%%", 100 * s->mfu);
-    if (report->health.is_abnormal) printf("  throttled: %s", report->health.throttle);
-    if (report->steps > 1 && s->step < report->total)
-        printf("  %s left", duration_text(seconds_left, left));
-    printf("  %.1f ms", s->ms);
-    if (comm_size > 1)              printf(" (%.1f waiting)", s->comm_wait_ms);
-    printf("  lr %.1e\n", s->learning_rate);
+    const LogRow *row = &report->last;
+    const double steps_left = (double)report->run->settings->steps - row->step;
+    const double seconds_left = (seconds_now() - report->start_s) / (double)(report->steps - 1) * steps_left;
+    char left[32], total[32];
+    const int digits = snprintf(total, sizeof total, "%" PRId64, report->run->settings->steps);
+    printf("step %*.0f/%s  loss %.4f  norm %.2f  %5.0f tok/s", digits, row->step, total, row->loss, row->norm,
+           row->tokens_per_s);
+    if (comm_size > 1)      printf(" (%.0f each)", row->tokens_per_s / comm_size);
+    if (isfinite(row->mfu)) printf("  mfu %.1f%%", 100 * row->mfu);
+    if (report->throttled)  printf("  throttled: %s", report->throttled);
+    if (report->steps > 1 && steps_left > 0) printf("  %s left", duration_text(seconds_left, left));
+    printf("  %.1f ms", row->ms);
+    if (comm_size > 1)      printf(" (%.1f waiting)", row->comm_wait_ms);
+    printf("  lr %.1e\n", row->lr);
     fflush(stdout);
     report->printed_at_s = seconds_now();
     report->is_printed = 1;
@@ -72,31 +71,28 @@ static void flush_files(Report *report, int sync) {
     log_file_flush(&report->log.jsonl, sync);
 }
 
-/* The curves of this build: the program beside this one. All signals are blocked in it, so that Ctrl-C and a queue's
-   SIGTERM, which reach all processes of a run, leave the page to be completed. */
+/* The curves of this build: the program beside this one. It inherits that all signals are blocked, so that Ctrl-C and a
+   queue's SIGTERM, which reach all processes of a run, leave the page to be completed. */
 static pid_t start_page(const char *out) {
     Path self = {0};
     if (readlink("/proc/self/exe", self.text, sizeof self.text - 1) < 0) *self.text = 0;
     Path curves = path_of(file_parent(self.text).text, "curves");
-    posix_spawnattr_t attributes;
-    sigset_t all;
+    sigset_t all, before;
     pid_t pid;
     sigfillset(&all);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-    posix_spawnattr_setsigmask(&attributes, &all);
-    const int error = posix_spawn(&pid, curves.text, NULL, &attributes,
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = posix_spawn(&pid, curves.text, NULL, NULL,
                                   (char *[]){ curves.text, "--live", (char *)out, NULL }, environ);
-    posix_spawnattr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error) print_line(stderr, "warning: %s: %s; no report.html is written", curves.text, strerror(error));
-    return error ? 0 : pid;
+    return error ? -1 : pid;
 }
 
-/* Returns 0 while report.html is being written. options: of wait4. */
+/* Returns 0 while report.html is being written, or cannot be. options: of wait4. */
 static int page_is_complete(Report *report, int options) {
     struct rusage used = {0};
     if (!report->page_writer) return 1;
-    if (!wait4(report->page_writer, NULL, options, &used)) return 0;
+    if (report->page_writer < 0 || !wait4(report->page_writer, NULL, options, &used)) return 0;
     const double seconds = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
                            1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
     report->page_due_s = seconds_now() + fmax(PAGE_SECONDS, PAGE_COST * seconds);
@@ -107,10 +103,9 @@ static int page_is_complete(Report *report, int options) {
 /* If due: every 5 s, and in less than 1/500 of the time. Not into another run's directory, which has the name of this
    one since it was moved. */
 static void update_page(Report *report) {
-    if (!page_is_complete(report, WNOHANG) || !report->out || report->log.csv.error ||
-        seconds_now() < report->page_due_s) return;
-    report->page_writer = start_page(report->out);
-    if (!report->page_writer) report->out = NULL;
+    const LogFile *csv = &report->log.csv;
+    if (csv->path && !csv->error && page_is_complete(report, WNOHANG) && seconds_now() >= report->page_due_s)
+        report->page_writer = start_page(report->run->out);
 }
 
 static void write_event(Report *report, const char *event, int64_t step, const LogValue *values) {
@@ -120,7 +115,7 @@ static void write_event(Report *report, const char *event, int64_t step, const L
 
 /* The last event, and the page that shows it, which is complete then. */
 static void end_files(Report *report, const char *reason) {
-    write_event(report, "end", report->last.step, (LogValue[]){ { "reason", .text = reason }, {0} });
+    write_event(report, "end", (int64_t)report->last.step, (LogValue[]){ { "reason", .text = reason }, {0} });
     page_is_complete(report, 0);
     report->page_due_s = 0;
     update_page(report);
@@ -142,14 +137,13 @@ static void end_with_error(const char *message) {
     fail("%s", message);
 }
 
-void report_open(Report *report, const RunInfo *run, const ResumeInfo *resume) {
+void report_open(Report *report, const RunInfo *run) {
     double peak = run->device->peak_flops[run->config->dtype];
-    *report = (Report){ .total = run->steps, .log_every = run->log_every, .out = run->out,
-                        .last.step = resume ? resume->step : 0, .is_logged = 1, .is_printed = 1,
+    *report = (Report){ .run = run, .last.step = fmax(0, (double)run->resumed_step), .is_logged = 1, .is_printed = 1,
                         .mfu_per_speed = peak > 0 ? gpt_flops_per_token(run->config) / (peak * comm_size) : NAN };
     signal(SIGPIPE, SIG_IGN);
     device_health();         /* the first call takes longer: not in the time of the first step */
-    if (run->out) log_open(&report->log, run, resume);
+    if (run->out) log_open(&report->log, run);
     flush_files(report, 0);
     update_page(report);
     open_report = report;
@@ -166,34 +160,42 @@ void report_background(Report *report) {
     report->row_health = device_health();
 }
 
-void report_step(Report *report, const StepReport *step) {
-    StepReport *s = &report->last;
-    double mfu = step->tokens_per_second * report->mfu_per_speed;
+static double positive(double value) { return value > 0 ? value : NAN; }
+
+void report_step(Report *report, const LogRow *step) {
+    const Settings *s = report->run->settings;
+    const DeviceHealth health = report->row_health;
+    const double mfu = step->tokens_per_s * report->mfu_per_speed;
+    LogRow *row = &report->last;
     add_row(report);
-    *s = *step;
+    *row = *step;
     report->is_logged = report->is_printed = 0;
-    s->seconds = log_seconds(&report->log);
-    s->mfu = mfu > 0 && isfinite(mfu) ? mfu : NAN;
-    s->val_loss = NAN;
-    s->health = report->row_health;
-    if (s->health.throttle) report->health = s->health;
+    row->seconds = log_seconds(&report->log);
+    row->val_loss = NAN;
+    if (comm_size == 1) row->comm_wait_ms = NAN;
+    row->mfu = isfinite(mfu) ? positive(mfu) : NAN;
+    row->temperature_c = positive(health.temperature_c);
+    row->power_w = positive(health.power_w);
+    row->clock_mhz = positive(health.clock_mhz);
+    row->throttle = health.throttle;
+    if (health.throttle) report->throttled = health.is_abnormal ? health.throttle : NULL;
     report->row_health = (DeviceHealth){0};
     if (!report->steps++) report->start_s = seconds_now();
-    const int is_due = report->log_every ? s->step % report->log_every == 0
-                                         : seconds_now() - report->printed_at_s >= LINE_SECONDS;
-    if (is_due || report->steps == 1 || s->step == report->total) print_step(report);
+    const int is_due = s->log_every ? (int64_t)row->step % s->log_every == 0
+                                    : seconds_now() - report->printed_at_s >= LINE_SECONDS;
+    if (is_due || report->steps == 1 || row->step == (double)s->steps) print_step(report);
 }
 
-void report_validation(Report *report, const ValidationReport *v) {
-    char text[192], floor[32] = "", part[48] = "";
-    if (!isnan(v->floor)) snprintf(floor, sizeof floor, ", floor %.4f", v->floor);
-    if (v->first) snprintf(part, sizeof part, ", on the first %" PRId64 " tokens", v->first);
-    print_line(stdout, "step %" PRId64 ": val loss %s%s%s", v->step, loss_text(v->loss, v->targets_per_byte, text),
-               floor, part);
-    if (report->is_logged) log_val_loss(&report->log, v->loss);
-    else                   report->last.val_loss = v->loss;
-    write_event(report, "validation", v->step, (LogValue[]){
-        { "val_loss", "%.9g", .number = v->loss }, { "floor", "%.6f", .number = v->floor }, {0} });
+void report_validation(Report *report, int64_t step, const Evaluation *e, double floor) {
+    char text[192], above[32] = "", part[48] = "";
+    if (!isnan(floor)) snprintf(above, sizeof above, ", floor %.4f", floor);
+    if (e->first) snprintf(part, sizeof part, ", on the first %" PRId64 " tokens", e->first);
+    print_line(stdout, "step %" PRId64 ": val loss %s%s%s", step, loss_text(e->loss, e->targets_per_byte, text), above,
+               part);
+    if (report->is_logged) log_val_loss(&report->log, e->loss);
+    else                   report->last.val_loss = e->loss;
+    write_event(report, "validation", step, (LogValue[]){
+        { "val_loss", "%.9g", .number = e->loss }, { "floor", "%.6f", .number = floor }, {0} });
 }
 
 void report_warning(Report *report, const char *format, ...) {
@@ -203,7 +205,7 @@ void report_warning(Report *report, const char *format, ...) {
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
     print_line(stderr, "warning: %s", message);
-    write_event(report, "warning", report->last.step, (LogValue[]){ { "message", .text = message }, {0} });
+    write_event(report, "warning", (int64_t)report->last.step, (LogValue[]){ { "message", .text = message }, {0} });
 }
 
 void report_checkpoint(Report *report, int64_t step, const char *path, double seconds) {

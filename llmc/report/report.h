@@ -6,29 +6,28 @@
 #include "log.h"
 
 typedef struct {
-    const char *out;           /* where the page goes; NULL = none */
-    pid_t      page_writer;    /* the process that writes it; 0 = none */
+    const RunInfo *run;
+    pid_t      page_writer;    /* the process that writes the page; 0 = none, -1 = it cannot be started */
     double     page_due_s;     /* monotonic clock */
     Log        log;            /* without --out, of zeros: no files */
-    int64_t    total;          /* steps of the run */
-    int64_t    log_every;
     double     mfu_per_speed;  /* mfu / (tokens/s); NaN = the peak of the device is unknown */
     int64_t    steps;          /* reported */
     double     start_s;        /* the end of the first step; monotonic clock */
-    StepReport last;           /* the last step; in the beginning only its number, that of a resume or 0 */
+    LogRow     last;           /* the last step; in the beginning only its number, that of a resume or 0 */
     int        is_logged, is_printed;      /* the last step has its row in the log, its line on the terminal */
     double     printed_at_s;   /* monotonic clock */
-    DeviceHealth health;       /* the last known */
     DeviceHealth row_health;   /* for the next row; {0} when not asked for */
     double     health_at_s;
+    const char *throttled;     /* the last known reason; NULL = none that is abnormal */
 } Report;
 
+/* The loss of a model on a token stream. targets_per_byte: of text; special tokens have no bytes. NaN for tokens that
+   are neither bytes nor of a BPE, for ids that the BPE does not have, and where all are special. */
 typedef struct {
-    int64_t step;
-    double  loss, floor;       /* floor: NaN = unknown */
-    double  targets_per_byte;  /* as in loss_text */
-    int64_t first;             /* number of validation tokens, from the first on; 0 = all */
-} ValidationReport;
+    double  loss;                       /* mean in nats per target */
+    double  targets_per_byte;
+    int64_t first;                      /* number of targets, 0 = the whole stream, -1 = a stop request: loss is NaN */
+} Evaluation;
 
 /* targets_per_byte: 1, "1.2345 nats per byte (1.7810 bits)"; NaN = unknown, "3.2800 nats per token (perplexity 26.58)";
    otherwise both, a comma between them. */
@@ -37,25 +36,25 @@ const char *loss_text(double loss, double targets_per_byte, char text[192]);
 /* A line each: version, output unless that is NULL, device, model, recipe if there is one, data, memory. */
 void report_banner(const RunInfo *run);
 
-/* Opens the files of log_open, which describes resume, if run->out is set. SIGPIPE is ignored from here on: a reader of
-   stdout such as head may exit. Until report_close, fail() also writes the event "end". The functions below accept a
-   Report of zeros, too, which has no files. */
-void report_open(Report *report, const RunInfo *run, const ResumeInfo *resume);
+/* Opens the files of log_open if run->out is set; run is kept. SIGPIPE is ignored from here on: a reader of stdout such
+   as head may exit. Until report_close, fail() also writes the event "end". Events, as of report_warning, also accept a
+   Report of zeros, which has no files. */
+void report_open(Report *report, const RunInfo *run);
 
 /* To be called while the device computes: writes the rows so far, starts ./curves when the page is due, and asks for
    temperature, power and clock, for the next row, at most once a second (a query takes up to a millisecond). */
 void report_background(Report *report);
 
-/* A row for log.csv, which report_background or the next event writes. A line on stdout for the first step, the last,
-   and every log_every steps, or without log_every (0) every 6 s. The time left is that of the steps left at the mean
-   speed so far, validations and samples included. On a full disk the rows are kept in memory, which is reported, and
-   written when there is room. */
-void report_step(Report *report, const StepReport *step);
+/* A row for log.csv, which report_background or the next event writes, with seconds, mfu and health set here. A line on
+   stdout for the first step, the last, and every --log-every steps, or without it (0) every 6 s. The time left is that
+   of the steps left at the mean speed so far, validations and samples included. On a full disk the rows are kept in
+   memory, which is reported, and written when there is room. */
+void report_step(Report *report, const LogRow *step);
 
 /* A line and an event: "step 600: val loss ..." on stdout, whose loss goes into the row of the last step;
    "train_gpt: warning: ..." on stderr. */
-void report_validation(Report *report, const ValidationReport *validation);
-void report_warning   (Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void report_validation(Report *report, int64_t step, const Evaluation *e, double floor);      /* NaN = unknown */
+void report_warning(Report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Only an event. seconds: the time to write the checkpoint. text: size bytes and a NUL; others in it are replaced. */
 void report_checkpoint(Report *report, int64_t step, const char *path, double seconds);

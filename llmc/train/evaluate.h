@@ -3,15 +3,8 @@
 #define LLMC_EVALUATE_H
 #include "../tokens/dataloader.h"
 #include "../model/gpt.h"
+#include "../report/report.h"
 #include "../text/tokenizer.h"
-
-/* targets_per_byte: of text; special tokens have no bytes. NaN for tokens that are neither bytes nor of a BPE, for ids
-   that the BPE does not have, and where all are special. */
-typedef struct {
-    double  loss;                       /* mean in nats per target */
-    double  targets_per_byte;
-    int64_t first;                      /* number of targets, 0 = the whole stream, -1 = a stop request: loss is NaN */
-} Evaluation;
 
 /* The loss over the first max_tokens targets of a stream, rounded up to whole sequences of model->config.T; 0 = all. B
    sequences are computed at a time, at most as many as the model was created for. All ranks call it: each computes a

@@ -362,11 +362,11 @@ static void read_options(const char *bytes, size_t size) {
 
 static void open_log(void *dir) {
     Log log;
-    RunInfo run = { .version = "0", .command = "train_gpt", .out = dir, .device = &(DeviceInfo){0},
+    RunInfo run = { .command = "train_gpt", .resumed_step = 100, .out = dir, .device = &(DeviceInfo){0},
                     .config = &(GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 8, .V = 8 }, .options = &(Option){0} };
-    log_open(&log, &run, &(ResumeInfo){ .step = 100 });
+    log_open(&log, &run);
     log_val_loss(&log, 1.5);
-    log_step(&log, &(StepReport){ .step = 101 });
+    log_step(&log, &(LogRow){ .step = 101 });
     log_file_close(&log.csv);
     log_file_close(&log.jsonl);
     free(log.row_end);

@@ -29,32 +29,32 @@ static const Option options[] = {
     { .name = "prompt", .type = OPTION_TEXT, .value = &prompt, .fallback = "", .role = ROLE_KEPT },
     {0} };
 
-static int no_validation, log_every;      /* of the runs to come */
-static int64_t steps_in_all = 100;
-static ResumeInfo resume;
+static int no_validation;                 /* of the runs to come */
+static Settings settings = { .steps = 100 };
+static const char *changes;
 
 static inline RunInfo info_of(const char *command) {
-    return (RunInfo){ .version = "train_gpt 0", .command = command, .device = &device, .config = &config,
-                      .data = "input.txt", .memory = "213 MiB of 7.6 GiB free", .attention = "flash",
-                      .options = options, .val_floor = 0.5, .steps = steps_in_all,
-                      .log_every = log_every };
+    return (RunInfo){ .settings = &settings, .options = options, .config = &config, .device = &device,
+                      .command = command, .data = "input.txt", .memory = "213 MiB of 7.6 GiB free",
+                      .attention = "flash", .val_floor = 0.5, .resumed_step = -1, .changes = changes };
 }
 
-static inline StepReport step_of(int64_t step) {
-    return (StepReport){ .step = step, .tokens = 768 * step, .loss = 4.0f / (float)step, .norm = 0.5,
-                         .learning_rate = 1e-3, .ms = 100, .tokens_per_second = 7680 };
+static inline LogRow step_of(int64_t step) {
+    return (LogRow){ .step = (double)step, .tokens = 768.0 * (double)step, .loss = 4.0f / (float)step, .norm = 0.5,
+                     .lr = 1e-3, .ms = 100, .tokens_per_s = 7680 };
 }
 
 /* command: NULL = a run without files. keep: the step of the checkpoint that it resumes; -1 = a new run, -2 = over the
    files of another one. each: what happens before a step is reported, which it may change; NULL = nothing. */
-typedef struct { const char *command; int64_t keep, first, last; void (*each)(Report *, StepReport *); } Run;
+typedef struct { const char *command; int64_t keep, first, last; void (*each)(Report *, LogRow *); } Run;
 
 static inline void open_run(Report *report, const Run *run) {
-    RunInfo info = info_of(run->command);
+    static RunInfo info;
+    info = info_of(run->command);
     if (run->keep == -1) unlink(log_path), unlink(events_path);
-    resume.step = run->keep;
+    info.resumed_step = run->keep;
     info.out = run->command ? out : NULL;
-    report_open(report, &info, run->keep < 0 ? NULL : &resume);
+    report_open(report, &info);
 }
 
 static inline void run_steps(void *argument) {
@@ -62,11 +62,11 @@ static inline void run_steps(void *argument) {
     Report report;
     open_run(&report, run);
     for (int64_t step = run->first; step <= run->last; step++) {
-        StepReport s = step_of(step);
+        LogRow s = step_of(step);
         report.row_health = health;
         if (run->each) run->each(&report, &s);
         report_step(&report, &s);
-        if (step % 10 == 0 && !no_validation) report_validation(&report, &(ValidationReport){ step, 1.5, 0.5, 1, 0 });
+        if (step % 10 == 0 && !no_validation) report_validation(&report, step, &(Evaluation){ 1.5, 1, 0 }, 0.5);
     }
     report_close(&report, "done");
 }

@@ -33,7 +33,7 @@ TEST(the_log_holds_every_step) {
     EXPECT(begins_with(text, ALL_COLUMNS "1,"), "%s", text);
     EXPECT(lines_in(text) == 1 + 20, "%d lines", (int)lines_in(text));
     for (int64_t step = 1; step <= 20; step++) {
-        StepReport s = step_of(step);
+        LogRow s = step_of(step);
         EXPECT_CELL(step, "tokens", STRING("%lld", (long long)s.tokens));
         EXPECT_CELL(step, "val_loss", step % 10 ? "" : "1.5");
         EXPECT_CELL(step, "norm", "0.5");
@@ -69,7 +69,7 @@ TEST(the_log_holds_what_is_known) {
 }
 
 /* Once a second: a row without a query has none. */
-static void query_health(Report *report, StepReport *step) {
+static void query_health(Report *report, LogRow *step) {
     report->row_health = (DeviceHealth){0};
     if (step->step == 3) report->health_at_s -= 1;
     report_background(report);
@@ -209,7 +209,7 @@ static void full_disk(Report *report, int is_away) {
     if (is_away) rename(log_path, STRING("%s.away", log_path)), rename(events_path, STRING("%s.away", events_path));
     else         setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 0, RLIM_INFINITY });
     int stderr_was = redirect(STDERR_FILENO, "/dev/null");
-    StepReport s[2] = { step_of(7), step_of(8) };
+    LogRow s[2] = { step_of(7), step_of(8) };
     for (int i = 0; i < 2; i++) {
         report_step(report, &s[i]);
         report_warning(report, "full");
@@ -234,7 +234,7 @@ TEST(a_full_disk_loses_no_row) {
         EXPECT(!strcmp(report.log.jsonl.error, want) && report.log.jsonl.pending_bytes > 0, "events wait");
         if (is_away) rename(STRING("%s.away", log_path), log_path), rename(STRING("%s.away", events_path), events_path);
         setrlimit(RLIMIT_FSIZE, &(struct rlimit){ RLIM_INFINITY, RLIM_INFINITY });
-        StepReport s = step_of(9);
+        LogRow s = step_of(9);
         report_step(&report, &s);
         report_background(&report);
         EXPECT(!report.log.csv.error && !report.log.csv.pending_bytes, "no row waits");
@@ -264,7 +264,7 @@ static const char *events_without_times(void) {
     return text;
 }
 
-static void add_events(Report *report, StepReport *step) {
+static void add_events(Report *report, LogRow *step) {
     static char strange[] = "a \"quote\", \\, \t, \xc3\xa9, no UTF-8: \xc3 \xff, NUL: \0";
     if (step->step == 9) step->loss = INFINITY, step->norm = NAN;
     if (step->step == 11) {
@@ -273,8 +273,8 @@ static void add_events(Report *report, StepReport *step) {
     }
     if (step->step != 12) return;
     report_warning(report, "step %d: %s", 11, "a \"warning\"");
-    report_validation(report, &(ValidationReport){ 11, INFINITY, 0.5, 1, 0 });
-    report_validation(report, &(ValidationReport){ 11, 2, NAN, 1, 0 });
+    report_validation(report, 11, &(Evaluation){ INFINITY, 1, 0 }, 0.5);
+    report_validation(report, 11, &(Evaluation){ 2, 1, 0 }, NAN);
 }
 
 static void warn_only(void *ignored) {
@@ -291,7 +291,7 @@ TEST(the_events_are_those_of_the_run) {
     EXPECT_CELL(9, "norm", "");
     const int parameters = 16*4 + 8*4 + 2*4 + (4*12 + 12) + (4*4 + 4) + 2*4 + (4*16 + 16) + (16*4 + 4) + 2*4;
     const char *want = STRING(
-        "{\"event\": \"run\", \"version\": \"train_gpt 0\", \"command\": \"train_gpt --prompt 'say \\\"hi\\\"'\", "
+        "{\"event\": \"run\", \"version\": \"" VERSION "\", \"command\": \"train_gpt --prompt 'say \\\"hi\\\"'\", "
         "\"backend\": \"%s\", \"device\": \"a device\", \"ranks\": 1, \"parameters\": %d, "
         "\"floor\": 0.500000}\n"
         "{\"event\": \"validation\", \"step\": 10, \"val_loss\": 1.5, \"floor\": 0.500000}\n"
@@ -315,20 +315,20 @@ TEST(a_resume_is_an_event) {
     static const char before[] = "{\"event\": \"run\"}\n{\"event\": \"validation\", \"step\": 10}\n";
     static const char torn[] = "{\"event\": \"warning\", \"st";
     static const char after[] = "Z\", \"command\": \"second\", \"changes\": \"--steps 200 -> 300\"}\n";
-    resume.changes = "--steps 200 -> 300";
+    changes = "--steps 200 -> 300";
     for (int is_torn = 0; is_torn < 2; is_torn++) {
         put_text(events_path, STRING("%s%s", before, is_torn ? torn : ""));
         printed(run_steps, &(Run){ "second", 5, 1, 0, NULL });
         const char *text = text_of(events_path), *line = strstr(text, "{\"event\": \"resume\", \"step\": 5, ");
         EXPECT(begins_with(text, before) && line && line[-1] == '\n' && strstr(line, after), "%s", text);
     }
-    resume.changes = NULL;
+    changes = NULL;
     unlink(events_path);
     printed(run_steps, &(Run){ "second", 5, 1, 0, NULL });
     EXPECT(!strcmp(events_text(), "run resume5 end5"), "%s", events_text());
 }
 
-static void fail_at_step_2(Report *report, StepReport *step) {
+static void fail_at_step_2(Report *report, LogRow *step) {
     (void)report;
     if (step->step == 2) fail("step %d: not \"finite\"", 2);
     fclose(stdout);
@@ -354,7 +354,7 @@ TEST(the_settings_are_written) {
     printed(run_steps, &(Run){ "train_gpt --lr 3e-4", -1, 1, 2, NULL });
     const char *text = text_of(settings_path);
     const char *line = strchr(text, '\n');
-    EXPECT(begins_with(text, "# train_gpt 0, 20") && line && line[-1] == 'Z', "%s", text);
+    EXPECT(begins_with(text, "# " VERSION ", 20") && line && line[-1] == 'Z', "%s", text);
     const char *want = STRING("\n# command: train_gpt --lr 3e-4\n# device: %s, a device, of 1 core\n# model: 1 layers, "
                               "2 heads, 4 channels, context 8, vocabulary 16, 348 parameters, f32, flash attention\n"
                               "# data: input.txt\n# memory: 213 MiB of 7.6 GiB free\n# floor: 0.500000\n"
@@ -364,9 +364,9 @@ TEST(the_settings_are_written) {
     EXPECT(line && begins_with(line, want), "%s", text);
 
     rate = 0.0001;              /* a resume writes those of now */
-    resume.changes = "--lr 0.0003 -> 0.0001";
+    changes = "--lr 0.0003 -> 0.0001";
     printed(run_steps, &(Run){ "train_gpt --resume --lr 1e-4", 2, 3, 3, NULL });
-    resume.changes = NULL;
+    changes = NULL;
     rate = 0.0003;
     const char *resumed = text_of(settings_path);
     EXPECT(strstr(resumed, "\n# command: train_gpt --resume --lr 1e-4\n") && strstr(resumed, "\nlr = 0.0001\n") &&

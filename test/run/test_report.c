@@ -6,7 +6,7 @@
 #include "../../llmc/base/os.h"
 
 /* The last of the steps, step 9 or 100, is 6.1 s after the one before. */
-static void space_steps(Report *report, StepReport *step) {
+static void space_steps(Report *report, LogRow *step) {
     EXPECT(!__fpending(stdout), "a line waits to be written");
     report->printed_at_s -= step->step == 9 || step->step == 100 ? 6.1 : 0.01;
 }
@@ -20,7 +20,7 @@ static const char *steps_seen(const char *text) {
 }
 
 TEST(lines_are_as_frequent_as_asked) {
-    steps_in_all = 100;
+    settings.steps = 100;
     static const struct { int every; int64_t first, last; const char *want; } cases[] = {
         { 0, 1,  9,   "1 9" },              /* 6 s after the one before */
         { 0, 98, 100, "98 100" },
@@ -31,24 +31,24 @@ TEST(lines_are_as_frequent_as_asked) {
     };
     for (int i = 0; i < COUNT(cases); i++) {
         Run run = { NULL, -1, cases[i].first, cases[i].last, space_steps };
-        log_every = cases[i].every;
+        settings.log_every = cases[i].every;
         const char *text = printed(run_steps, &run);
         EXPECT(!strcmp(steps_seen(text), cases[i].want), "case %d: %s of\n%s", i, steps_seen(text), text);
     }
-    log_every = 0;
+    settings.log_every = 0;
 }
 
-static void pass_time(Report *report, StepReport *step) {
+static void pass_time(Report *report, LogRow *step) {
     if (step->step == 11) report->start_s -= 50;
 }
 
 /* Of the mean of the steps after the first one, which warms up. */
 TEST(the_time_left_follows_the_speed) {
-    steps_in_all = 111;
-    log_every = 11;
+    settings.steps = 111;
+    settings.log_every = 11;
     const char *text = printed(run_steps, &(Run){ NULL, -1, 1, 11, pass_time });
     EXPECT(strstr(text, "\nstep  11/111  ") && strstr(text, "  8m20s left  "), "%s", text);
-    log_every = 0;
+    settings.log_every = 0;
 }
 
 static void quarter_done(void *start_s) { print_progress("evaluating", 0.25, *(double *)start_s); }
@@ -71,11 +71,11 @@ TEST(progress_is_for_terminals) {
 }
 
 /* An abnormal state is shown from the row that knows of it to the next one that knows the state. */
-static void set_health(Report *report, StepReport *step) {
+static void set_health(Report *report, LogRow *step) {
     static const DeviceHealth known[] = {
         { 64, 700, 1700, "power", 0 }, { 91, 300, 600, "thermal", 1 }, { 0, 0, 0, NULL, 0 },
         { 64, 700, 1980, "none", 0 }, { 64, 700, 1980, "none", 0 } };
-    report->row_health = known[step->step - 1];
+    report->row_health = known[(int)step->step - 1];
 }
 
 TEST(the_line_shows_abnormal_throttling_only) {
@@ -85,11 +85,11 @@ TEST(the_line_shows_abnormal_throttling_only) {
         "step 3/5  loss 1.3333  norm 0.50   7680 tok/s  throttled: thermal  0s left  100.0 ms  lr 1.0e-03\n"
         "step 4/5  loss 1.0000  norm 0.50   7680 tok/s  0s left  100.0 ms  lr 1.0e-03\n"
         "step 5/5  loss 0.8000  norm 0.50   7680 tok/s  100.0 ms  lr 1.0e-03\n";
-    log_every = 1;
-    steps_in_all = 5;
+    settings.log_every = 1;
+    settings.steps = 5;
     const char *text = printed(run_steps, &(Run){ NULL, -1, 1, 5, set_health });
     EXPECT(!strcmp(text, want), "got:\n%swant:\n%s", text, want);
-    log_every = 0;
+    settings.log_every = 0;
 }
 
 /* tok/s are those of all ranks, mfu is of what all of them could compute. */
@@ -102,17 +102,17 @@ TEST(the_line_of_several_ranks) {
     comm_size = 1;
 }
 
-static void set_extremes(Report *report, StepReport *s) {
+static void set_extremes(Report *report, LogRow *s) {
     (void)report;
     const int n = (int)(s->step - 123456);
     s->loss = s->norm = (double[]){ 10.9, 1e300, NAN }[n];
     s->ms = n == 2 ? INFINITY : 1e7;
-    s->tokens_per_second = n == 2 ? INFINITY : 1e12;
+    s->tokens_per_s = n == 2 ? INFINITY : 1e12;
 }
 
 TEST(extreme_numbers_fit) {
-    log_every = 1;
-    steps_in_all = 999999;
+    settings.log_every = 1;
+    settings.steps = 999999;
     for (int known = 0; known < 4; known++) {
         health = known & 2 ? (DeviceHealth){ 91, 300, 600, "power-brake", 1 } : (DeviceHealth){0};
         device.peak_flops[F32] = known & 1 ? 2e12 : 0;
@@ -126,14 +126,14 @@ TEST(extreme_numbers_fit) {
     }
     device.peak_flops[F32] = 0;
     health = (DeviceHealth){0};
-    log_every = 0;
+    settings.log_every = 0;
 }
 
 static void print_banner(void *argument) { report_banner(argument); }
 
 TEST(the_banner_has_a_line_each) {
     RunInfo info = info_of("a");
-    const char *want = STRING("train_gpt 0\ndevice  %s, a device, of 1 core\nmodel   1 layers, 2 heads, 4 channels, "
+    const char *want = STRING(VERSION "\ndevice  %s, a device, of 1 core\nmodel   1 layers, 2 heads, 4 channels, "
                               "context 8, vocabulary 16, 348 parameters, f32, flash attention\ndata    "
                               "input.txt\nmemory  213 MiB of 7.6 GiB free\n", backend_name);
     const char *text = printed(print_banner, &info);
@@ -142,7 +142,7 @@ TEST(the_banner_has_a_line_each) {
     info.out = "runs/input";
     info.config = &large;
     info.recipe = "--lr 0.0006";
-    want = STRING("train_gpt 0\noutput  runs/input\ndevice  %s, a device, of 1 core\nmodel   12 layers, 12 heads, 768 "
+    want = STRING(VERSION "\noutput  runs/input\ndevice  %s, a device, of 1 core\nmodel   12 layers, 12 heads, 768 "
                   "channels, context 1024, vocabulary 50257, 124M parameters, bf16 (a resume is exact to the bit with "
                   "--deterministic), flash attention\nrecipe  --lr 0.0006 (chosen by the model; options win)\n"
                   "data    input.txt\nmemory  213 MiB of 7.6 GiB free\n", backend_name);
