@@ -392,13 +392,6 @@ static size_t acts_layout(GPT *m, int batch, int tokens, int first) {
     return overlap_phases(&model->table);
 }
 
-static void acts_free(Acts *acts) {
-    device_free(acts->table.memory);
-    free(acts->table.entry);
-    free(acts->largest.entry);
-    free(acts->block);
-}
-
 /* The largest layout: a batch, or the windows of generation, in training of one sample. Attention of up to 8 queries
    over a cache can need more scratch than that of more. The last layout stays: the batch, or the longest window. */
 static ActPlan acts_plan(GPT *m, int B, int T) {
@@ -418,7 +411,8 @@ static ActPlan acts_plan(GPT *m, int B, int T) {
 ActPlan gpt_act_plan(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose) {
     GPT m = { .config = *config, .purpose = purpose, .attention_name = attention };
     const ActPlan plan = acts_plan(&m, B, T);
-    acts_free(&m.acts);
+    free(m.acts.table.entry);
+    free(m.acts.block);
     return plan;
 }
 
@@ -442,16 +436,6 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     m->acts.table = (TensorTable){ .memory = device_alloc(m->act_bytes, "the activations") };
     if (purpose == GENERATE) gpt_set_cache(m, B, T);
     else                     gpt_set_batch(m, B, T);
-}
-
-void gpt_free(GPT *m) {
-    if (m->master.table.memory == m->grads.table.memory) m->master.table.memory = NULL;
-    if (m->config.dtype != F32) params_free(&m->master);
-    params_free(&m->params);
-    params_free(&m->grads);
-    acts_free(&m->acts);
-    device_graph_free(&m->step);
-    *m = (GPT){0};
 }
 
 static void set_shapes(GPT *m, int B, int T, int first) {

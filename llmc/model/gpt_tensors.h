@@ -243,7 +243,6 @@ Tensor params_group(const Params *params, int index, DType dtype);      /* from 
    also for one of config.cache_tokens of one sequence, in the same memory. Where ranks share sequences, T counts the
    tokens of this rank, here and in gpt_set_batch. */
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);
-void gpt_free(GPT *m);
 
 /* HuggingFace's initial weights, a function of the seed and the tensor's index in the table. */
 void gpt_init(GPT *m, uint64_t seed);

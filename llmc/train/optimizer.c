@@ -98,22 +98,6 @@ void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
     o->result = device_host_alloc(sizeof *o->result, "the results of a step");
 }
 
-void optimizer_free(Optimizer *o) {
-    device_free(o->m.data);
-    device_free(o->v.data);
-    device_free(o->master.data);
-    device_free(o->scratch);
-    device_free(o->rows);
-    device_free(o->stats);
-    device_host_free(o->result);
-    device_mark_free(&o->done);
-    device_graph_free(&o->graph);
-    free(o->host_rows);
-    free(o->slice);
-    free(o->gathered);
-    *o = (Optimizer){0};
-}
-
 /* ---- A step */
 
 void optimizer_begin(Optimizer *o, double learning_rate) {

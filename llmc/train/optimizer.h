@@ -42,7 +42,6 @@ typedef struct {
 
 /* Several ranks have ZeRO-1. The model's address must not change. */
 void optimizer_create(Optimizer *o, GPT *model, AdamW adamw);
-void optimizer_free(Optimizer *o);
 
 /* Writes the inputs of the next update, with what this rank's signals request; sums = 0. Call before the step's work,
    and after optimizer_result of the step before. */

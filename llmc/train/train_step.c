@@ -12,16 +12,6 @@ void train_step_create(TrainStep *s) {
     for (int i = 0; i < 2; i++) s->batch[i] = device_host_alloc(bytes + sizeof(uint64_t), "a batch");
 }
 
-void train_step_free(TrainStep *s) {
-    free(s->window);
-    for (int i = 0; i < 2; i++) {
-        device_wait_mark(&s->copied[i]);
-        device_mark_free(&s->copied[i]);
-        device_host_free(s->batch[i]);
-        for (int j = 0; j < 2; j++) device_graph_free(&s->graph[i][j]);
-    }
-}
-
 /* Prepares the micro-batch from sequence `first` on in the host buffer of two micro-steps ago, and issues its upload.
    No work if it was uploaded last: after a validation model->loaded is another buffer. */
 static void load_batch(TrainStep *s, uint64_t first) {

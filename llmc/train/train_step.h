@@ -24,7 +24,6 @@ typedef struct {
 
 /* To be called with the fields above `window` set. */
 void train_step_create(TrainStep *step);
-void train_step_free(TrainStep *step);
 
 /* Issues micro-steps of that step without its update: only the choices of algorithms remain. */
 void    train_step_measure(TrainStep *step, uint64_t first);

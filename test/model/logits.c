@@ -12,7 +12,7 @@ int main(int argc, char **argv) {
     device_open((DeviceOptions){ .threads = 1 });
     char *checkpoint = run_dir_resolve(argv[1], NULL);
     GPTConfig config = checkpoint_config(checkpoint);
-    GPT m;
+    static GPT m;
     gpt_create(&m, config, "auto", 1, T, EVALUATE);
     checkpoint_load_model(checkpoint, &m);
     int32_t *tokens = calloc((size_t)T, sizeof *tokens);
@@ -30,6 +30,5 @@ int main(int argc, char **argv) {
     free(tokens);
     free(logits);
     free(checkpoint);
-    gpt_free(&m);
     return 0;
 }

@@ -10,6 +10,29 @@
 #include "../../llmc/train/optimizer.h"
 #include "../../llmc/base/random.h"
 
+/* The program frees neither: they live until it ends. */
+static inline void gpt_free(GPT *m) {
+    if (m->master.table.memory == m->grads.table.memory) m->master.table.memory = NULL;
+    if (m->config.dtype != F32) params_free(&m->master);
+    params_free(&m->params);
+    params_free(&m->grads);
+    device_free(m->acts.table.memory);
+    free(m->acts.table.entry);
+    free(m->acts.largest.entry);
+    free(m->acts.block);
+    device_graph_free(&m->step);
+}
+
+static inline void optimizer_free(Optimizer *o) {
+    void *const device[] = { o->m.data, o->v.data, o->master.data, o->scratch, o->rows, o->stats };
+    void *const host[] = { o->host_rows, o->slice, o->gathered };
+    for (int i = 0; i < COUNT(device); i++) device_free(device[i]);
+    for (int i = 0; i < COUNT(host); i++) free(host[i]);
+    device_host_free(o->result);
+    device_mark_free(&o->done);
+    device_graph_free(&o->graph);
+}
+
 static inline void free_model(void *model) {
     gpt_free(model);
     free(model);

@@ -32,7 +32,14 @@ static void stepper_create(Stepper *t, DType dtype, int batch, float rate, Optim
 }
 
 static void stepper_free(Stepper *t) {
-    train_step_free(&t->step);
+    TrainStep *s = &t->step;
+    for (int i = 0; i < 2; i++) {
+        device_wait_mark(&s->copied[i]);
+        device_mark_free(&s->copied[i]);
+        device_host_free(s->batch[i]);
+        for (int j = 0; j < 2; j++) device_graph_free(&s->graph[i][j]);
+    }
+    free(s->window);
     optimizer_free(&t->optimizer);
     gpt_free(&t->gpt);
 }
