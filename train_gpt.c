@@ -14,7 +14,6 @@
 #include "llmc/options/settings.h"
 #include "llmc/ranks/launch.h"
 #include "llmc/ranks/ranks.h"
-#include "llmc/ranks/rendezvous.h"
 #include "llmc/train/autotune_cache.h"
 #include "llmc/train/evaluate.h"
 #include "llmc/train/schedule.h"

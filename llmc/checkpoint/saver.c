@@ -1,7 +1,7 @@
 #include "saver.h"
 #include "../base/os.h"
 #include "../ranks/ranks.h"
-#include "../ranks/rendezvous.h"
+#include "../ranks/launch.h"
 #include "../../kernels/autotune.h"
 #include "../../kernels/device.h"
 #include <signal.h>

@@ -10,7 +10,7 @@
 #include "../base/files.h"
 #include "../base/os.h"
 #include "../base/random.h"
-#include "../ranks/rendezvous.h"
+#include "../ranks/launch.h"
 
 typedef struct {
     GPT       *model;

@@ -23,7 +23,6 @@
 #include "../../kernels/device.h"
 #include "../../llmc/ranks/launch.h"
 #include "../../llmc/base/os.h"
-#include "../../llmc/ranks/rendezvous.h"
 
 /* ---- Instead of a backend */
 
