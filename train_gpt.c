@@ -28,7 +28,7 @@ typedef struct {
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
     Resume         resume;                      /* zeros where no run continues; else its checkpoint is from */
     Corpus         corpus;
-    Tokenizer      tokenizer;
+    Tokenizer      *tokenizer;
     GPTConfig      config;
     GPT            gpt;
     Optimizer      optimizer;
@@ -67,7 +67,7 @@ static void prepare_run(Run *run) {
     else if (!run->tokenizer)               /* a plan of GPT-2's sizes is one of its tokens */
         run->tokenizer = s->vocab || (gpt_named(s->model, &saved) && saved.L >= 12) ? TOKENIZER_IDS : TOKENIZER_BYTES;
     const int bytes = run->tokenizer == TOKENIZER_BYTES;
-    run->config = model_config(s, run->from, &saved, tokenizer_vocabulary(run->tokenizer));
+    run->config = model_config(s, run->from, &saved, run->tokenizer->v.V);
     tokenizer_check(run->tokenizer, run->config.V);
     REQUIRE(!bytes || run->config.V == 256, "%s %d: want 256, the tokens of a text are bytes; or --tokenizer DIR",
             run->from ? format_string("%s: a vocabulary of", run->from) : "--vocab", run->config.V);

@@ -283,7 +283,7 @@ static void keep_last_of_equal(Training *t, BpeVocabulary *v) {
     memmove(v->merge, v->merge + kept, (size_t)v->merge_count * sizeof *v->merge);
 }
 
-Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
+Tokenizer *bpe_train(BpeTrainer *trainer, int vocab_size) {
     static const unsigned char end_of_text[] = "<|endoftext|>";
     REQUIRE(vocab_size > 256, "--vocab-size %d: want 257 or more: the bytes and <|endoftext|>", vocab_size);
     Words *words = unite_words(trainer);
@@ -325,7 +325,7 @@ Bpe *bpe_train(BpeTrainer *trainer, int vocab_size) {
 
     g.v.end_of_text = g.v.V;
     g.v.token[g.v.V++] = (BpeToken){ .bytes = end_of_text, .size = sizeof end_of_text - 1, .is_special = 1 };
-    Bpe *bpe = bpe_create(g.v, "the trained tokenizer");
+    Tokenizer *bpe = bpe_create(g.v, "the trained tokenizer");
     free_words(g.texts);
     return bpe;
 }

@@ -14,6 +14,6 @@ BpeTrainer *bpe_trainer_create(void);
 void bpe_trainer_add(BpeTrainer *trainer, const BpeSpan *span, size_t count);
 
 /* A tokenizer of vocab_size >= 257 tokens, fewer when no pair occurs twice, and frees the trainer. */
-Bpe *bpe_train(BpeTrainer *trainer, int vocab_size);
+Tokenizer *bpe_train(BpeTrainer *trainer, int vocab_size);
 
 #endif

@@ -24,12 +24,12 @@ void bpe_require_none(const char *dir) {
 }
 
 /* Whether the directory has the same one; fails as bpe_write does. */
-static int bpe_is_in(const Bpe *bpe, const char *dir) {
+static int bpe_is_in(const Tokenizer *bpe, const char *dir) {
     if (!bpe_has_files(dir)) {
         bpe_require_none(dir);
         return 0;
     }
-    Bpe *other = bpe_open(dir);
+    Tokenizer *other = bpe_open(dir);
     REQUIRE(bpe_fingerprint(other) == bpe_fingerprint(bpe), "%s: has another tokenizer: want another --out", dir);
     bpe_free(other);
     return 1;
@@ -44,7 +44,7 @@ static void write_partial(void *written) {
     file_close_durably(file, w->partial);
 }
 
-void bpe_write(const Bpe *bpe, const char *dir) {
+void bpe_write(const Tokenizer *bpe, const char *dir) {
     char why[FAIL_LENGTH];
     for (int i = 0; i < FILES && (i || !bpe_is_in(bpe, dir)); i++) {        /* first the one that suffices alone */
         const Path path = path_of(dir, files[i]);
@@ -108,7 +108,7 @@ static void write_shards(ShardWriter *w, const char *dir, int64_t shard_tokens, 
     if (w->file) shard_end(w);
 }
 
-void shards_write(Bpe *bpe, Texts *texts, const char *dir, int64_t shard_tokens, double val_fraction) {
+void shards_write(Tokenizer *bpe, Texts *texts, const char *dir, int64_t shard_tokens, double val_fraction) {
     ShardWriter w = shard_writer(bpe, texts);
     const Path mark = path_of(dir, SHARDS_INCOMPLETE);
     int64_t tokens[2] = {0};

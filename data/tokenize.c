@@ -43,10 +43,10 @@ static void train(Texts *texts) {
     BpeTrainer *trainer = bpe_trainer_create();
     while (texts_next(texts)) bpe_trainer_add(trainer, texts->span, texts->span_count);
     REQUIRE(texts->documents, "%s: the texts are empty", texts->path[0]);
-    Bpe *bpe = bpe_train(trainer, (int)vocab_size);
+    Tokenizer *bpe = bpe_train(trainer, (int)vocab_size);
     stop_open();                        /* from here on a signal does not cut the files short */
     bpe_write(bpe, out);
-    const BpeVocabulary *v = bpe_vocabulary(bpe);
+    const BpeVocabulary *v = &bpe->v;
     print_line(stdout, "%d tokens, %d merges, from %.1f MB in %.2f s -> %s", v->V, v->merge_count,
                1e-6 * (double)texts->bytes, seconds_now() - start, out);
     if (v->V < vocab_size) printf("--vocab-size %lld: the texts have no more merges\n", (long long)vocab_size);
@@ -82,8 +82,8 @@ int main(int argc, char **argv) {
     if (train_tokenizer) {
         train(&texts);
     } else {
-        Bpe *bpe = bpe_open(tokenizer);
-        if (bpe_vocabulary(bpe)->warning) print_line(stderr, "warning: %s", bpe_vocabulary(bpe)->warning);
+        Tokenizer *bpe = bpe_open(tokenizer);
+        if (bpe->v.warning) print_line(stderr, "warning: %s", bpe->v.warning);
         shards_write(bpe, &texts, out, shard_tokens, val_fraction);
         print_line(stdout, "./train_gpt %s    trains on them", shell_word(path_of(out, "train_*.bin").text));
         bpe_free(bpe);

@@ -1,6 +1,7 @@
 #include "checkpoint.h"
 #include "../../kernels/autotune.h"
 #include "../ranks/ranks.h"
+#include "../text/bpe_files.h"
 #include "../train/autotune_cache.h"
 #include "../base/files.h"
 #include "../base/os.h"
@@ -78,7 +79,7 @@ static uint64_t sum_of_files(const char *checkpoint) {
 /* ---- config.json */
 
 /* Members of HuggingFace's GPT2Config. REQUIRED and OPTIONAL ones decide what the weights compute. */
-static char *config_text(const GPTConfig *c, Tokenizer tokenizer) {
+static char *config_text(const GPTConfig *c, Tokenizer *tokenizer) {
     const int32_t id = tokenizer_end_of_text(tokenizer, c->V);
     char end_of_text[16] = "null";
     if (id >= 0) snprintf(end_of_text, sizeof end_of_text, "%d", id);
@@ -193,7 +194,7 @@ static char *state_text(const Snapshot *s) {
     write_reals(file, "window_loss", state->spikes.loss, state->spikes.count);
     write_reals(file, "window_log_norm", state->spikes.log_norm, state->spikes.count);
     fprintf(file, "  \"tokenizer\": \"%s\",\n  \"train\": \"%s\",\n  \"val\": \"%s\",\n  \"settings\": {",
-            tokenizer_name(s->tokenizer), s->train.text, s->val.text);
+            s->tokenizer->name, s->train.text, s->val.text);
     for (const Option *o = s->options; o->name || o->help; o++) {
         if (!o->name || o->role != ROLE_KEPT) continue;
         fprintf(file, "%s\"%s\": ", separator, o->name);
@@ -245,7 +246,7 @@ static void warn_of_config(const char *checkpoint) {
     json_free(config);
 }
 
-Tokenizer checkpoint_tokenizer(const char *checkpoint, int V) {
+Tokenizer *checkpoint_tokenizer(const char *checkpoint, int V) {
     static const char kinds[] = "bytes|ids|bpe";
     if (!dir_has_file(checkpoint, STATE)) return V == 256 ? TOKENIZER_BYTES : tokenizer_find(checkpoint);
     Json *state = checkpoint_open_state(checkpoint);
@@ -290,7 +291,7 @@ void checkpoint_write(const char *dir, const Snapshot *s) {
     line[3] = write_text(dir, STATE, state_text(s));
     line[4] = write_text(dir, CHOICES, s->choices ? format_string("%s", s->choices) : NULL);
     for (int i = TOKENIZER_FILE; i < TOKENIZER_FILE + 2; i++)
-        write_text(dir, names[i], tokenizer_file_text(s->tokenizer, names[i], c->T));
+        write_text(dir, names[i], bpe_file_text(s->tokenizer, names[i], c->T));
     write_text(dir, CHECKSUMS, format_string("%s%s%s%s%s", line[0].text, line[1].text, line[2].text, line[3].text,
                                              line[4].text));
     directory_sync(dir);

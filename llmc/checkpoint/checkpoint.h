@@ -41,7 +41,7 @@ typedef struct {
     void         *host[STATES];     /* each as in the table */
     TrainState    state;
     const Option *options;          /* KEPT ones are written */
-    Tokenizer     tokenizer;
+    Tokenizer     *tokenizer;
     DataId        train, val;
     char         *choices;          /* autotune_text; NULL = none */
 } Snapshot;
@@ -66,7 +66,7 @@ GPTConfig checkpoint_config(const char *checkpoint);
 
 /* The tokenizer that the model was trained with. A model of another program: bytes if V is 256, else the BPE of its
    tokenizer files, or ids if they cannot be read; prints why. */
-Tokenizer checkpoint_tokenizer(const char *checkpoint, int V);
+Tokenizer *checkpoint_tokenizer(const char *checkpoint, int V);
 
 /* Adopts the choices, if the checkpoint has any; prints when they are of another version, device, driver or library. */
 void       checkpoint_load_choices(const char *checkpoint);

@@ -10,7 +10,6 @@
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
 #include "../base/os.h"
-#include "../text/bpe_files.h"
 
 /* ---- Finding checkpoints */
 
@@ -227,18 +226,18 @@ char *run_dir_resolve(const char *path, char **note) {
 
 /* ---- --tokenizer */
 
-Tokenizer tokenizer_choose(const Settings *s, int is_given, const char *from, int V) {
-    Tokenizer saved = from ? checkpoint_tokenizer(from, V) : NULL;
-    const int is_bpe = saved && tokenizer_bpe(saved);
+Tokenizer *tokenizer_choose(const Settings *s, int is_given, const char *from, int V) {
+    Tokenizer *saved = from ? checkpoint_tokenizer(from, V) : NULL;
+    const int is_bpe = saved && saved->is_bpe;
     if (!s->tokenizer || (is_bpe && !is_given)) return saved;
     REQUIRE(saved != TOKENIZER_BYTES, "--tokenizer %s: the tokens of %s are bytes; want no --tokenizer", s->tokenizer,
             from);
-    Tokenizer named = tokenizer_open(s->tokenizer);
-    const int ids = tokenizer_vocabulary(named);
+    Tokenizer *named = tokenizer_open(s->tokenizer);
+    const int ids = named->v.V;
     if (is_bpe) {
-        REQUIRE(bpe_fingerprint(tokenizer_bpe(saved)) == bpe_fingerprint(tokenizer_bpe(named)), "--tokenizer %s: not "
-                "the one of %s; want no --tokenizer: a checkpoint has its own", s->tokenizer, from);
-        tokenizer_close(named);
+        REQUIRE(bpe_fingerprint(saved) == bpe_fingerprint(named), "--tokenizer %s: not the one of %s; want "
+                "no --tokenizer: a checkpoint has its own", s->tokenizer, from);
+        bpe_free(named);
         return saved;
     }
     if (from && V - ids >= 128 && !comm_rank)           /* vocabularies are padded to multiples of up to 128 */

@@ -48,6 +48,6 @@ char *run_dir_resolve(const char *path, char **note);
 /* The tokenizer of the checkpoint `from`, a model of V tokens; if it has none, that of --tokenizer; NULL if there is
    neither. is_given: --tokenizer is on the command line: fails unless it is the checkpoint's; otherwise its directory
    is not read where the checkpoint has a BPE. */
-Tokenizer tokenizer_choose(const Settings *settings, int is_given, const char *from, int V);
+Tokenizer *tokenizer_choose(const Settings *settings, int is_given, const char *from, int V);
 
 #endif

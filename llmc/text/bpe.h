@@ -19,28 +19,40 @@ typedef struct {
     char     *warning;              /* what seems wrong with the files, NULL = nothing */
 } BpeVocabulary;
 
-typedef struct Bpe Bpe;
+/* A tokenizer. Bytes are a BPE without merges; ids have a size alone. */
+typedef struct Tokenizer {
+    BpeVocabulary v;
+    const char   *name;             /* "bytes", "ids", "bpe" */
+    char         *dir;              /* of the files of a BPE */
+    int           is_bpe;
+    /* for bpe.c alone */
+    struct Pair  *pair;             /* hash table */
+    int           pair_shift;       /* 64 - bits of the table */
+    void         *idle;             /* unused caches */
+    void         *memory;           /* the bytes of all tokens */
+    int32_t       byte_id[256];
+    int32_t       first_special[256], *next_special;     /* by first byte, and by id; -1 = no more */
+} Tokenizer;
 
 /* Takes ownership of the arrays of the vocabulary, and copies the bytes of tokens. Fails, with where in front, when a
    single byte has no token. */
-Bpe *bpe_create(BpeVocabulary vocabulary, const char *where);
-void bpe_free(Bpe *bpe);
+Tokenizer *bpe_create(BpeVocabulary vocabulary, const char *where);
+void       bpe_free(Tokenizer *tokenizer);       /* bytes, ids and NULL are ignored */
 
-const BpeVocabulary *bpe_vocabulary(const Bpe *bpe);
-uint64_t bpe_fingerprint(const Bpe *bpe);        /* a hash of the vocabulary */
+uint64_t bpe_fingerprint(const Tokenizer *tokenizer);        /* a hash of the vocabulary */
 
 /* Writes the ids of a text, at most one per byte, and returns their number. Special tokens are text as any other. Keeps
    words and their ids in memory, up to 8 MiB per core. */
-size_t bpe_encode(Bpe *bpe, const void *text, size_t size, int32_t *ids);
+size_t bpe_encode(Tokenizer *tokenizer, const void *text, size_t size, int32_t *ids);
 
 /* A part of a text; begins: the end-of-text token, if there is one, goes in front of it. */
 typedef struct { const unsigned char *text; size_t size; int begins; } BpeSpan;
 
 /* Encodes spans, each on its own, on all cores. ids: room for all bytes and one more per span. */
-size_t bpe_encode_spans(Bpe *bpe, const BpeSpan *span, size_t count, int32_t *ids);
+size_t bpe_encode_spans(Tokenizer *tokenizer, const BpeSpan *span, size_t count, int32_t *ids);
 
 /* As bpe_encode, where the text of a special token becomes its id, the longest at each place. */
-size_t bpe_encode_special(Bpe *bpe, const void *text, size_t size, int32_t *ids);
+size_t bpe_encode_special(Tokenizer *tokenizer, const void *text, size_t size, int32_t *ids);
 
 /* ---- Words: GPT-2's split of a text (Radford et al. 2019, encoder.py),
 

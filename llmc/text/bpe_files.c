@@ -221,7 +221,7 @@ static const char *end_of_text_of(const Json *json) {
     return token ? token->text : NULL;
 }
 
-Bpe *bpe_open(const char *dir) {
+Tokenizer *bpe_open(const char *dir) {
     static const char *const off[] = { "add_prefix_space", "add_bos_token", "add_eos_token" };
     const int format = find_format(dir);
     REQUIRE(format >= 0 || file_is_dir(dir), "%s: %s, want a directory with a tokenizer (scripts/download_gpt2.sh "
@@ -247,7 +247,8 @@ Bpe *bpe_open(const char *dir) {
     REQUIRE(!end || r.v.end_of_text >= 0, "%s: \"eos_token\" is '%.80s', want a token of %s", dir, end,
             r.vocabulary.text);
     find_special_tokens(&r);
-    Bpe *bpe = bpe_create(r.v, r.vocabulary.text);
+    Tokenizer *bpe = bpe_create(r.v, r.vocabulary.text);
+    bpe->dir = format_string("%s", dir);
     for (int i = 0; i < 4; i++) json_free(file[i]);
     free(r.slot);
     return bpe;
@@ -323,12 +324,13 @@ static void write_config(FILE *file, const BpeVocabulary *v, int T) {
           "  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false\n}\n", file);
 }
 
-char *bpe_file_text(const Bpe *bpe, const char *name, int T) {
+char *bpe_file_text(const Tokenizer *tokenizer, const char *name, int T) {
     char *text;
     size_t size;
+    if (!tokenizer->v.token) return NULL;
     FILE *file = string_open(&text, &size, name);
-    if (!strcmp(name, "tokenizer.json")) write_tokenizer_json(file, bpe_vocabulary(bpe));
-    else                                 write_config(file, bpe_vocabulary(bpe), T);
+    if (!strcmp(name, "tokenizer.json")) write_tokenizer_json(file, &tokenizer->v);
+    else                                 write_config(file, &tokenizer->v, T);
     REQUIRE(!fclose(file), "out of memory: %s", name);
     return text;
 }

@@ -5,12 +5,13 @@
 #define LLMC_BPE_FILES_H
 #include "bpe.h"
 
-Bpe *bpe_open(const char *dir);             /* fails with file and line */
-int  bpe_has_files(const char *dir);
+Tokenizer *bpe_open(const char *dir);       /* fails with file and line; v.warning is not printed */
+int bpe_has_files(const char *dir);
 
-/* tokenizer.json or tokenizer_config.json, which AutoTokenizer reads, as a new string. T: the model's context, of which
-   transformers warns with longer texts; 0 = unknown. */
-char *bpe_file_text(const Bpe *bpe, const char *name, int T);
+/* tokenizer.json or tokenizer_config.json, which AutoTokenizer reads, as a new string; NULL for ids. T: the model's
+   context, of which transformers warns with longer texts; 0 = unknown. For bytes, tokenizer.json has GPT-2's letter for
+   each byte, with the byte as its id, and no merges. */
+char *bpe_file_text(const Tokenizer *tokenizer, const char *name, int T);
 
 /* Writes a byte as the letter that stands for it in these files: the printable bytes of Latin-1 for themselves, the
    others, in their order, as U+0100, U+0101, ... */

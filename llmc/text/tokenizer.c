@@ -9,10 +9,7 @@
 #include "../base/files.h"
 #include "../base/os.h"
 
-/* dir: of a BPE's files, NULL for bytes and ids. bpe: for bytes one without merges, whose ids are the bytes. */
-struct TokenizerKind { const char *name; char *dir; Bpe *bpe; };
-const struct TokenizerKind tokenizer_ids = { .name = "ids" };
-struct TokenizerKind tokenizer_bytes = { .name = "bytes" };
+Tokenizer tokenizer_ids = { .name = "ids", .v.V = 50257 }, tokenizer_bytes;
 
 __attribute__((constructor)) static void open_bytes(void) {
     static unsigned char bytes[256];
@@ -21,65 +18,51 @@ __attribute__((constructor)) static void open_bytes(void) {
         bytes[i] = (unsigned char)i;
         v.token[i] = (BpeToken){ .bytes = &bytes[i], .size = 1 };
     }
-    tokenizer_bytes.bpe = bpe_create(v, "bytes");
+    Tokenizer *bpe = bpe_create(v, "bytes");
+    tokenizer_bytes = *bpe;
+    free(bpe);
+    tokenizer_bytes.name = "bytes";
+    tokenizer_bytes.is_bpe = 0;
 }
 
-static void open_files(void *tokenizer) {
-    struct TokenizerKind *t = tokenizer;
-    t->bpe = bpe_open(t->dir);
-    const char *warning = bpe_vocabulary(t->bpe)->warning;
-    if (warning && !comm_rank) print_line(stderr, "warning: %s", warning);
-}
-
-static struct TokenizerKind *create(const char *dir) {
-    struct TokenizerKind *t = host_alloc(sizeof *t, "a tokenizer");
-    *t = (struct TokenizerKind){ .name = "bpe", .dir = format_string("%s", dir) };
+Tokenizer *tokenizer_open(const char *dir) {
+    Tokenizer *t = bpe_open(dir);
+    if (t->v.warning && !comm_rank) print_line(stderr, "warning: %s", t->v.warning);
     return t;
 }
 
-Tokenizer tokenizer_open(const char *dir) {
-    struct TokenizerKind *t = create(dir);
-    open_files(t);
-    return t;
+typedef struct { const char *dir; Tokenizer *tokenizer; } Found;
+
+static void open_found(void *argument) {
+    Found *found = argument;
+    found->tokenizer = tokenizer_open(found->dir);
 }
 
-Tokenizer tokenizer_find(const char *dir) {
+Tokenizer *tokenizer_find(const char *dir) {
     char why[FAIL_LENGTH];
+    Found found = { .dir = dir };
     if (!bpe_has_files(dir)) return TOKENIZER_IDS;
-    struct TokenizerKind *t = create(dir);
-    if (!fails(open_files, t, why)) return t;
+    if (!fails(open_found, &found, why)) return found.tokenizer;
     print_line(stdout, "the tokenizer of %s is not used: %s", dir, why);
-    tokenizer_close(t);
     return TOKENIZER_IDS;
 }
 
-void tokenizer_close(Tokenizer tokenizer) {
-    if (!tokenizer || !tokenizer->dir) return;
-    bpe_free(tokenizer->bpe);
-    free(tokenizer->dir);
-    free((void *)tokenizer);
-}
-
-Bpe *tokenizer_bpe(Tokenizer tokenizer) { return tokenizer->dir ? tokenizer->bpe : NULL; }
-const char *tokenizer_name(Tokenizer tokenizer) { return tokenizer->name; }
-int tokenizer_vocabulary(Tokenizer t) { return t->bpe ? bpe_vocabulary(t->bpe)->V : 50257; }
-
-void tokenizer_check(Tokenizer tokenizer, int V) {
-    const int ids = tokenizer_vocabulary(tokenizer);
-    REQUIRE(!tokenizer->dir || ids <= V, "%s: a tokenizer of %d tokens, the model has %d; want the model's own "
+void tokenizer_check(const Tokenizer *tokenizer, int V) {
+    const int ids = tokenizer->v.V;
+    REQUIRE(!tokenizer->is_bpe || ids <= V, "%s: a tokenizer of %d tokens, the model has %d; want the model's own "
             "tokenizer, or for a new model --vocab %d or more", tokenizer->dir, ids, V, ids);
 }
 
 /* Shards without a tokenizer: 50257 rows, padded to multiples of up to 128 or so, are taken as GPT-2's, other sizes as
    unknown. */
-int32_t tokenizer_end_of_text(Tokenizer tokenizer, int V) {
-    if (tokenizer->bpe) return bpe_vocabulary(tokenizer->bpe)->end_of_text;
+int32_t tokenizer_end_of_text(const Tokenizer *tokenizer, int V) {
+    if (tokenizer != TOKENIZER_IDS) return tokenizer->v.end_of_text;
     return V >= 50257 && V <= 50432 ? 50256 : -1;
 }
 
-int32_t tokenizer_start(Tokenizer tokenizer, int V) {
+int32_t tokenizer_start(Tokenizer *tokenizer, int V) {
     int32_t start = tokenizer_end_of_text(tokenizer, V);
-    if (start < 0 && tokenizer->bpe) bpe_encode(tokenizer->bpe, "\n", 1, &start);
+    if (start < 0 && tokenizer != TOKENIZER_IDS) bpe_encode(tokenizer, "\n", 1, &start);
     return start < 0 ? V - 1 : start;
 }
 
@@ -99,27 +82,23 @@ static int parse_ids(const char *text, int V, int32_t *ids) {
     return n;
 }
 
-int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count) {
+int32_t *tokenizer_encode(Tokenizer *tokenizer, const char *text, int V, int *count) {
     size_t length = strlen(text);
     REQUIRE(length < INT32_MAX, "prompt: %zu bytes, want fewer than 2^31", length);
     int32_t *tokens = host_alloc((length + 1) * sizeof *tokens, "the tokens of a prompt");     /* <= 1 per byte */
-    *count = tokenizer->bpe ? (int)bpe_encode_special(tokenizer->bpe, text, length, tokens)
-                            : parse_ids(text, V, tokens);
+    *count = tokenizer == TOKENIZER_IDS ? parse_ids(text, V, tokens)
+                                        : (int)bpe_encode_special(tokenizer, text, length, tokens);
     for (int i = 0; i < *count; i++)
         REQUIRE(tokens[i] < V, "prompt: token %d is id %d, want below %d, the model's vocabulary", i, tokens[i], V);
     return tokens;
 }
 
-char *tokenizer_file_text(Tokenizer tokenizer, const char *name, int T) {
-    return tokenizer->bpe ? bpe_file_text(tokenizer->bpe, name, T) : NULL;
-}
-
-void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file) {
-    if (!tokenizer->bpe) {
+void tokenizer_print(const Tokenizer *tokenizer, int32_t token, FILE *file) {
+    if (tokenizer == TOKENIZER_IDS) {
         fprintf(file, "%d ", token);
         return;
     }
-    const BpeVocabulary *v = bpe_vocabulary(tokenizer->bpe);        /* a model may have more tokens than it */
+    const BpeVocabulary *v = &tokenizer->v;             /* a model may have more tokens than it */
     const BpeToken none = { .bytes = (const unsigned char *)"\xEF\xBF\xBD", .size = 3 };
     const BpeToken text = token < v->V ? v->token[token] : none;
     fwrite(text.bytes, 1, (size_t)text.size, file);

@@ -6,39 +6,28 @@
 #include <stdio.h>
 #include "bpe.h"
 
-typedef const struct TokenizerKind *Tokenizer;
-extern struct TokenizerKind tokenizer_bytes;
-extern const struct TokenizerKind tokenizer_ids;
+extern Tokenizer tokenizer_bytes, tokenizer_ids;
 #define TOKENIZER_BYTES (&tokenizer_bytes)
-#define TOKENIZER_IDS   (&tokenizer_ids)
+#define TOKENIZER_IDS   (&tokenizer_ids)        /* of GPT-2's size, 50257 */
 
-Tokenizer   tokenizer_open(const char *dir);                              /* the BPE of a directory (bpe_open) */
+Tokenizer *tokenizer_open(const char *dir);     /* bpe_open, and prints its warning */
 /* The BPE of a directory; ids where it has none, or one that is refused, which is printed. */
-Tokenizer   tokenizer_find(const char *dir);
-void        tokenizer_close(Tokenizer tokenizer);                         /* bytes, ids and NULL are ignored */
-Bpe        *tokenizer_bpe(Tokenizer tokenizer);                           /* NULL for bytes and ids */
+Tokenizer *tokenizer_find(const char *dir);
 
-const char *tokenizer_name(Tokenizer tokenizer);                          /* "bytes", "ids", "bpe" */
-
-int         tokenizer_vocabulary(Tokenizer tokenizer);                    /* number of ids; for ids GPT-2's, 50257 */
 /* Fails on a tokenizer with ids that a model of V tokens does not have. */
-void        tokenizer_check(Tokenizer tokenizer, int V);
+void tokenizer_check(const Tokenizer *tokenizer, int V);
 
 /* Returns the tokens (new memory, with room for one more) and their number. Fails on an id that is not a number in
    [0,V). The text of a special token of a BPE is that token. */
-int32_t *tokenizer_encode(Tokenizer tokenizer, const char *text, int V, int *count);
+int32_t *tokenizer_encode(Tokenizer *tokenizer, const char *text, int V, int *count);
 
 /* The first token of an empty prompt: that which ends a text; without one a newline, or the last id of the model for
    unknown tokens. */
-int32_t  tokenizer_start(Tokenizer tokenizer, int V);
+int32_t tokenizer_start(Tokenizer *tokenizer, int V);
 /* The token that ends a text, -1 = none. */
-int32_t  tokenizer_end_of_text(Tokenizer tokenizer, int V);
+int32_t tokenizer_end_of_text(const Tokenizer *tokenizer, int V);
 
-/* tokenizer.json or tokenizer_config.json, which AutoTokenizer reads (a new string; T: as in bpe_file_text); NULL for
-   ids. For bytes, tokenizer.json has GPT-2's letter for each byte, with the byte as its id, and no merges. */
-char *tokenizer_file_text(Tokenizer tokenizer, const char *name, int T);
-
-void tokenizer_print(Tokenizer tokenizer, int32_t token, FILE *file);     /* the bytes of a token; of ids "995 " */
+void tokenizer_print(const Tokenizer *tokenizer, int32_t token, FILE *file);   /* the bytes of a token; of ids "995 " */
 
 /* Writes a text for a terminal: invalid UTF-8 as U+FFFD, control characters escaped. Returns the bytes that were
    written: all at the end of the text, else those before an incomplete character. */

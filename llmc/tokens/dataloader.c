@@ -91,21 +91,21 @@ static Tokens *open_files(const char *pattern) {
     return t;
 }
 
-static int is_bpe(Tokenizer tokenizer) { return tokenizer && tokenizer_bpe(tokenizer); }
+static int is_bpe(Tokenizer *tokenizer) { return tokenizer && tokenizer->is_bpe; }
 
 /* tokenize writes the tokenizer beside its shards. */
-static void find_tokenizer(Tokens *t, Tokenizer chosen) {
+static void find_tokenizer(Tokens *t, Tokenizer *chosen) {
     if (is_bpe(chosen)) t->tokenizer = chosen;
     for (const TokenFile *f = t->file; f < t->file + t->file_count; f++) {
         const Path dir = file_parent(f->name);
         if (f > t->file && !strcmp(dir.text, file_parent(f[-1].name).text)) continue;
-        Tokenizer found = tokenizer_find(dir.text);
-        Bpe *bpe = tokenizer_bpe(t->tokenizer), *own = tokenizer_bpe(found);
-        REQUIRE(!bpe || !own || bpe_fingerprint(bpe) == bpe_fingerprint(own), "%s: not the tokens of this tokenizer, "
-                "but of the one in %s; want --tokenizer %s, or a model with that tokenizer", f->name, dir.text,
-                dir.text);
-        if (!bpe && own) t->tokenizer = t->beside = found;
-        else tokenizer_close(found);
+        Tokenizer *found = tokenizer_find(dir.text);
+        const int had = t->tokenizer->is_bpe;
+        REQUIRE(!had || !found->is_bpe || bpe_fingerprint(t->tokenizer) == bpe_fingerprint(found), "%s: not the tokens "
+                "of this tokenizer, but of the one in %s; want --tokenizer %s, or a model with that tokenizer",
+                f->name, dir.text, dir.text);
+        if (!had && found->is_bpe) t->tokenizer = t->beside = found;
+        else bpe_free(found);
     }
 }
 
@@ -114,13 +114,13 @@ static void close_files(Tokens *t) {
 }
 
 /* The stream of the tokens of its texts. */
-static void tokenize(Tokens *t, const Settings *s, Tokenizer tokenizer) {
+static void tokenize(Tokens *t, const Settings *s, Tokenizer *tokenizer) {
     const char **paths = host_alloc((size_t)t->file_count * sizeof *paths, "the list of texts");
     const char *out = s->eval ? s->eval : s->out ? s->out : "runs/NAME";
     const Path spare = file_parent(out);
     for (int i = 0; i < t->file_count; i++) paths[i] = t->file[i].name;
     Texts texts = texts_open(paths, t->file_count, choice_index(DOCUMENT_NAMES, s->documents), s->field);
-    char *cache = shards_cached(tokenizer_bpe(tokenizer), &texts, strcmp(out, "none") ? spare.text : NULL,
+    char *cache = shards_cached(tokenizer, &texts, strcmp(out, "none") ? spare.text : NULL,
                                 s->eval != NULL, launch_local_rank > 0);
     texts_close(&texts);
     free(paths);
@@ -131,7 +131,7 @@ static void tokenize(Tokens *t, const Settings *s, Tokenizer tokenizer) {
     REQUIRE(t->count >= 2, "%s: want 2 tokens or more, an input and a target", t->name);
 }
 
-Tokens *tokens_open(const char *pattern, const Settings *settings, Tokenizer tokenizer) {
+Tokens *tokens_open(const char *pattern, const Settings *settings, Tokenizer *tokenizer) {
     Tokens *t = open_files(pattern);
     if (!t->is_text)            find_tokenizer(t, tokenizer);
     else if (is_bpe(tokenizer)) tokenize(t, settings, tokenizer);
@@ -154,7 +154,7 @@ void tokens_close(Tokens *t) {
         close_files(t);
         free(t->file);
         free(t->name);
-        tokenizer_close(t->beside);
+        bpe_free(t->beside);
     }
     free(t);
 }
@@ -285,7 +285,7 @@ char *corpus_val_beside(const char *data) {
     return is_there ? format_string("%s/val_*.bin", dir.text) : NULL;
 }
 
-Corpus corpus_open(const Settings *s, Tokenizer tokenizer) {
+Corpus corpus_open(const Settings *s, Tokenizer *tokenizer) {
     const DocumentKind kind = choice_index(DOCUMENT_NAMES, s->documents);
     document_check_field(kind, s->field);
     REQUIRE(is_bpe(tokenizer) || kind == DOCUMENT_FILE, "--documents %s: want --tokenizer DIR; without one, the bytes "

@@ -17,14 +17,14 @@
 
 typedef struct {
     char       *name;               /* the path or pattern */
-    Tokenizer   tokenizer;          /* bytes; the BPE of the text, or that beside shards; ids */
+    Tokenizer   *tokenizer;         /* bytes; the BPE of the text, or that beside shards; ids */
     int         is_text;            /* bytes, or tokens made of a text; 0: shards */
     int64_t     count;
     /* for dataloader.c alone */
     struct TokenFile *file;
     int         file_count, width;  /* bytes per token: 1 a text, 2 or 4 shards */
     int         is_slice;           /* name, files and tokenizer belong to another stream */
-    Tokenizer   beside;             /* the one beside shards, NULL = not looked for */
+    Tokenizer   *beside;            /* the one beside shards, NULL = not looked for */
     uint64_t    fingerprint;        /* 0 = not known yet */
     int64_t     first;              /* within the stream of all files */
 } Tokens;
@@ -34,7 +34,7 @@ typedef struct {
    (shards_cached) as --documents, --field, --out and --eval say; NULL, NULL: bytes. Fails when nothing matches, on a
    truncated or empty file, on files of two kinds, and on shards beside which there is another BPE. A pattern without
    ".tokens-" leaves out what shards_cached has written. */
-Tokens *tokens_open(const char *pattern, const Settings *settings, Tokenizer tokenizer);
+Tokens *tokens_open(const char *pattern, const Settings *settings, Tokenizer *tokenizer);
 void    tokens_close(Tokens *tokens);
 
 /* Tokens first .. first + count - 1, at least 2, as a stream that shares the files of the original, which must outlive
@@ -68,7 +68,7 @@ typedef struct {
 /* Opens --data and --val-data where they are given. Without the second the last --val-fraction of a text is for
    validation; shards have none. Fails on a text with shards, on too few bytes to split, and on options that need a BPE
    where the tokenizer is none. */
-Corpus corpus_open(const Settings *settings, Tokenizer tokenizer);
+Corpus corpus_open(const Settings *settings, Tokenizer *tokenizer);
 /* "DIR/val_*.bin" for "DIR/train_*.bin", a new string, where tokenize has made such shards; else NULL. */
 char  *corpus_val_beside(const char *data);
 void   corpus_check(Corpus *corpus, int V);    /* tokens_check of both; fails on ranks with other data */

@@ -22,11 +22,11 @@ static ShardHeader header_of(FileMap map, int64_t count, int width) {
 
 /* ---- Writing */
 
-ShardWriter shard_writer(Bpe *bpe, Texts *texts) {
-    REQUIRE(texts->kind != DOCUMENT_MARK || bpe_vocabulary(bpe)->end_of_text >= 0, "--documents mark: the tokenizer "
-            "has no end-of-text token; want \"eos_token\" in its tokenizer_config.json");
+ShardWriter shard_writer(Tokenizer *bpe, Texts *texts) {
+    REQUIRE(texts->kind != DOCUMENT_MARK || bpe->v.end_of_text >= 0, "--documents mark: the tokenizer has no "
+            "end-of-text token; want \"eos_token\" in its tokenizer_config.json");
     return (ShardWriter){ .bpe = bpe, .texts = texts, .start_s = seconds_now(),
-                          .width = bpe_vocabulary(bpe)->V <= 1 << 16 ? 2 : 4 };
+                          .width = bpe->v.V <= 1 << 16 ? 2 : 4 };
 }
 
 size_t shard_next_ids(ShardWriter *w) {
@@ -87,7 +87,7 @@ void shard_print(const ShardWriter *w, const char *to) {
     print_line(stdout, "tokenized %.255s%s: %.1f MB, %lld document%s, %lld tokens, %.2f s, %.1f MB/s -> %s",
                t->path[0], t->count > 1 ? ", ..." : "", 1e-6 * (double)t->bytes, (long long)t->documents,
                t->documents == 1 ? "" : "s", (long long)w->total, seconds, 1e-6 * (double)t->bytes / seconds, to);
-    if (t->documents > 1 && bpe_vocabulary(w->bpe)->end_of_text < 0)
+    if (t->documents > 1 && w->bpe->v.end_of_text < 0)
         print_line(stdout, "%lld documents are joined: the tokenizer has no end-of-text token; \"eos_token\" in its "
                    "tokenizer_config.json names one", (long long)t->documents);
     free(w->ids);
@@ -156,7 +156,7 @@ static int write_cache(ShardWriter *w, const char *path) {
 
 static int is_read_only(const char *path) { return access(file_exists(path) ? path : file_parent(path).text, W_OK); }
 
-char *shards_cached(Bpe *bpe, Texts *texts, const char *spare, int in_memory, int is_waiting) {
+char *shards_cached(Tokenizer *bpe, Texts *texts, const char *spare, int in_memory, int is_waiting) {
     ShardWriter w = shard_writer(bpe, texts);
     w.hash = hash_of_texts(&w);
     const char *text = texts->path[0], *slash = strrchr(text, '/'), *name = slash ? slash + 1 : text;

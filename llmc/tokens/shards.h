@@ -16,7 +16,7 @@ ShardHeader shard_header(FileMap map);      /* zeros where the file is shorter *
 
 /* Writes the tokens of texts into one file after the other; each gets its header when it is complete. */
 typedef struct {
-    Bpe        *bpe;
+    Tokenizer  *bpe;
     Texts      *texts;
     const char *path;               /* the current file */
     FILE       *file;               /* NULL = none is open */
@@ -28,7 +28,7 @@ typedef struct {
     uint64_t    hash;               /* of the texts; for shards_cached alone */
 } ShardWriter;
 
-ShardWriter shard_writer(Bpe *bpe, Texts *texts);   /* fails on DOCUMENT_MARK without an end-of-text token */
+ShardWriter shard_writer(Tokenizer *bpe, Texts *texts);   /* fails on DOCUMENT_MARK without an end-of-text token */
 /* Sets ids to the tokens of the next batch and returns their number, 0 = the end. <|endoftext|> goes in front of every
    document; with DOCUMENT_MARK it replaces every mark. Fails on empty texts. */
 size_t shard_next_ids(ShardWriter *writer);
@@ -45,7 +45,7 @@ void   shard_stop(const char *incomplete);
    of documents exists; another process that writes it is waited for, with is_waiting also one that has not begun.
    in_memory, or both directories read-only: a file without a name, until the process ends. Fails on more than 2^32 - 1
    tokens, which tokenize splits. */
-char *shards_cached(Bpe *bpe, Texts *texts, const char *spare, int in_memory, int is_waiting);
+char *shards_cached(Tokenizer *bpe, Texts *texts, const char *spare, int in_memory, int is_waiting);
 
 /* Whether the name is that of a file written by shards_cached, complete or not. */
 int shards_is_cache(const char *path);

@@ -8,13 +8,13 @@
 #include "../ranks/ranks.h"
 
 /* Bytes of a target's text; NaN where they are unknown. */
-static double bytes_of(Tokenizer tokenizer, int32_t target) {
-    const BpeVocabulary *v = tokenizer_bpe(tokenizer) ? bpe_vocabulary(tokenizer_bpe(tokenizer)) : NULL;
+static double bytes_of(Tokenizer *tokenizer, int32_t target) {
+    const BpeVocabulary *v = tokenizer->is_bpe ? &tokenizer->v : NULL;
     if (!v) return tokenizer == TOKENIZER_BYTES ? 1 : NAN;
     return target >= v->V ? NAN : v->token[target].is_special ? 0 : v->token[target].size;
 }
 
-Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int B) {
+Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer *tokenizer, int64_t max_tokens, int B) {
     const RingSplit split = gpt_split(&model->config);
     const int T = split.T, local = gpt_local_tokens(&model->config), is_shared = split.size > 1;
     const int64_t groups = gpt_groups(&model->config), group = comm_rank / split.size;

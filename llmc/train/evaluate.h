@@ -9,7 +9,7 @@
 /* The loss over the first max_tokens targets of a stream, rounded up to whole sequences of model->config.T; 0 = all. B
    sequences are computed at a time, at most as many as the model was created for. All ranks call it: each computes a
    part. */
-Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer tokenizer, int64_t max_tokens, int B);
+Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer *tokenizer, int64_t max_tokens, int B);
 
 /* ---- The val losses of a run */
 

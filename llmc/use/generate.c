@@ -14,7 +14,7 @@
 
 typedef struct {
     GPT       *model;
-    Tokenizer  tokenizer;
+    Tokenizer  *tokenizer;
     const Settings *settings;
     Report    *report;          /* of the run that the sample is an event of; NULL = none */
     int64_t    step;            /* the training step */
@@ -185,7 +185,7 @@ static char *unescape(const char *typed) {
     return text;
 }
 
-char *sample_prompt(const Settings *s, Tokenizer tokenizer, const GPTConfig *config, int *length) {
+char *sample_prompt(const Settings *s, Tokenizer *tokenizer, const GPTConfig *config, int *length) {
     char *prompt = strcmp(s->prompt, "-") ? unescape(s->prompt) : read_prompt(0);
     const int T = config->T;
     REQUIRE(!*s->stop || tokenizer != TOKENIZER_IDS, "--stop '%s': the text of token ids is not known; want "
@@ -197,14 +197,14 @@ char *sample_prompt(const Settings *s, Tokenizer tokenizer, const GPTConfig *con
     return prompt;
 }
 
-int sample_cache_tokens(const GPTConfig *config, Tokenizer tokenizer, const Settings *s) {
+int sample_cache_tokens(const GPTConfig *config, Tokenizer *tokenizer, const Settings *s) {
     int length;
     free(sample_prompt(s, tokenizer, config, &length));
     const int64_t tokens = (length ? length : 1) + s->sample_tokens;
     return tokens < config->T ? (int)tokens : config->T;
 }
 
-void sample_text(GPT *model, Tokenizer tokenizer, const Settings *settings, const char *prompt, Report *report,
+void sample_text(GPT *model, Tokenizer *tokenizer, const Settings *settings, const char *prompt, Report *report,
                  int64_t step, FILE *file) {
     char *stop = unescape(settings->stop);
     Samples s = { .model = model, .tokenizer = tokenizer, .settings = settings, .report = report, .step = step,
@@ -221,7 +221,7 @@ void sample_text(GPT *model, Tokenizer tokenizer, const Settings *settings, cons
     free(stop);
 }
 
-void print_sample(GPT *model, Tokenizer tokenizer, const Settings *s, Report *report, int64_t step) {
+void print_sample(GPT *model, Tokenizer *tokenizer, const Settings *s, Report *report, int64_t step) {
     if (comm_rank) return;
     char *prompt = unescape(s->prompt);
     print_line(stdout, "step %lld: a sample", (long long)step);

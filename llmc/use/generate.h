@@ -7,10 +7,10 @@
 
 /* The text of --prompt, a new string, and its number of tokens. Warns of a prompt longer than T. Fails where it cannot
    be read or tokenized, and where there is a --stop for token ids. */
-char *sample_prompt(const Settings *settings, Tokenizer tokenizer, const GPTConfig *config, int *length);
+char *sample_prompt(const Settings *settings, Tokenizer *tokenizer, const GPTConfig *config, int *length);
 
 /* config.cache_tokens for a sample: sample_prompt and continuation, at most T. */
-int sample_cache_tokens(const GPTConfig *config, Tokenizer tokenizer, const Settings *settings);
+int sample_cache_tokens(const GPTConfig *config, Tokenizer *tokenizer, const Settings *settings);
 
 /* Writes prompt, continuation and a newline to file, token by token; --num-samples of them, with a line --- between
    two, or with --interactive one for each line of stdin. A prompt "" starts from tokenizer_start, which is not
@@ -19,11 +19,11 @@ int sample_cache_tokens(const GPTConfig *config, Tokenizer tokenizer, const Sett
    with config.cache_tokens for this one. It sees the last T tokens of a longer prompt; when the context is full, its
    older half is dropped. step: the training step, so that samples differ. report: that of the run, which gets an event,
    or NULL. A stop request (llmc/base/os.h) ends it early. Fails where a logit is not finite. */
-void sample_text(GPT *model, Tokenizer tokenizer, const Settings *settings, const char *prompt, Report *report,
+void sample_text(GPT *model, Tokenizer *tokenizer, const Settings *settings, const char *prompt, Report *report,
                  int64_t step, FILE *file);
 
 /* The sample that the settings of a training run describe: to stdout and as an event, by rank 0 alone, with the
    whole context also where ranks share sequences. */
-void print_sample(GPT *model, Tokenizer tokenizer, const Settings *settings, Report *report, int64_t step);
+void print_sample(GPT *model, Tokenizer *tokenizer, const Settings *settings, Report *report, int64_t step);
 
 #endif

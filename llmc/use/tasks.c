@@ -130,7 +130,7 @@ static void read_item(Task *task, const Json *object, int64_t line) {
     if (!is_long) task->item[task->items++] = item;
 }
 
-Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GPTConfig *config) {
+Task task_read(const char *name, const char *path, Tokenizer *tokenizer, const GPTConfig *config) {
     Task task = { .name = name, .path = path, .tokenizer = tokenizer, .T = config->T, .V = config->V };
     REQUIRE(tokenizer != TOKENIZER_IDS, "--task %s: the tokenizer of the model is unknown, want --tokenizer DIR", name);
     FileMap map = file_map(path);

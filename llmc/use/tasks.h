@@ -23,7 +23,7 @@ typedef struct { int64_t line; int first, count, label; } TaskItem;      /* labe
 
 typedef struct {
     const char *name, *path;
-    Tokenizer   tokenizer;
+    Tokenizer   *tokenizer;
     int         T, V;            /* the model's */
     TaskItem   *item;
     TaskRow    *row;
@@ -39,7 +39,7 @@ typedef struct { const char *name; double value, error; } TaskFigure;    /* erro
    context after a blank. The whole text is tokenized; its first tokens, as many as the context alone has, are context;
    white space at the end of a context belongs to the choice; an empty context is tokenizer_start. Fails with the line
    number where a line is no such item, and where no item is left. */
-Task task_read(const char *name, const char *path, Tokenizer tokenizer, const GPTConfig *config);
+Task task_read(const char *name, const char *path, Tokenizer *tokenizer, const GPTConfig *config);
 void task_free(Task *task);
 
 /* Scores all rows, by length in batches of at most B * config.T tokens: the model was created for B sequences of

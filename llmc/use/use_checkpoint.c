@@ -11,12 +11,12 @@
 #include "tasks.h"
 
 /* Prints the loss on the text or shards of `path`, with a BPE also per byte of its text, and the floor. */
-static void print_loss(GPT *model, Tokenizer tokenizer, const Settings *s, const Corpus *corpus, const char *path,
+static void print_loss(GPT *model, Tokenizer *tokenizer, const Settings *s, const Corpus *corpus, const char *path,
                        int64_t max_tokens) {
     const int are_bytes = corpus->val->tokenizer == TOKENIZER_BYTES;
     char text[192], part[48] = "all";
     REQUIRE(are_bytes == (tokenizer == TOKENIZER_BYTES), "%s: %s, the model %s was trained on %s%s", path,
-            are_bytes ? "this is a text" : "these are token shards", s->eval, tokenizer_name(tokenizer),
+            are_bytes ? "this is a text" : "these are token shards", s->eval, tokenizer->name,
             are_bytes ? "; want --tokenizer DIR" : "");
     tokens_check(corpus->val, model->config.V);
     const double start = seconds_now();
@@ -47,7 +47,7 @@ int use_checkpoint(Settings *s, Option *options) {
     static GPT gpt;                         /* these live until the process ends */
     static Task task;
     static Corpus corpus;
-    static Tokenizer tokenizer;
+    static Tokenizer *tokenizer;
     static char *checkpoint, *note, *prompt;
     if (s->sample) s->batch = 1;
     checkpoint = run_dir_resolve(s->eval ? s->eval : s->sample, &note);

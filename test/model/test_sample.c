@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
+#include "../../llmc/text/bpe_files.h"
 #include "../../llmc/base/os.h"
 #include "../../llmc/use/generate.h"
 #include "models.h"
@@ -11,7 +12,7 @@
 
 /* ---- tokenizer */
 
-typedef struct { Tokenizer tokenizer; const char *text; int V; } Encode;
+typedef struct { Tokenizer *tokenizer; const char *text; int V; } Encode;
 
 static void encode(void *argument) {
     Encode *e = argument;
@@ -49,11 +50,11 @@ TEST(text_to_tokens) {
     for (int i = 0; i < COUNT(rows); i++)
         EXPECT(tokenizer_start(TOKENIZER_IDS, rows[i][0]) == rows[i][1] &&
                tokenizer_end_of_text(TOKENIZER_IDS, rows[i][0]) == rows[i][2], "%d rows", rows[i][0]);
-    EXPECT(!strcmp(tokenizer_name(TOKENIZER_IDS), "ids") && !strcmp(tokenizer_name(TOKENIZER_BYTES), "bytes"), "names");
+    EXPECT(!strcmp(TOKENIZER_IDS->name, "ids") && !strcmp(TOKENIZER_BYTES->name, "bytes"), "names");
 }
 
 /* What tokenizer_print makes of tokens. */
-static const char *printed_tokens(Tokenizer tokenizer, const int32_t *ids, int count) {
+static const char *printed_tokens(Tokenizer *tokenizer, const int32_t *ids, int count) {
     char *text;
     size_t size;
     FILE *file = open_memstream(&text, &size);
@@ -86,18 +87,18 @@ static void open_reference(void *dir) { tokenizer_check(tokenizer_open(dir), 499
 TEST(bpe_speaks_text) {
     static const char text[] = "the \xe2\x82\xac<|endoftext|>";
     int count;
-    Tokenizer bpe = tokenizer_open("test/reference/bpe");
+    Tokenizer *bpe = tokenizer_open("test/reference/bpe");
     int32_t ids[64], *encoded = test_keep(tokenizer_encode(bpe, text, 500, &count));
     memcpy(ids, encoded, (size_t)count * sizeof *ids);
-    EXPECT(!strcmp(tokenizer_name(bpe), "bpe"), "its name");
+    EXPECT(!strcmp(bpe->name, "bpe"), "its name");
     EXPECT(count > 4 && ids[count - 1] == 499 && tokenizer_start(bpe, 600) == 499, "%d tokens", count);
     ids[count] = 555;                              /* of the model, not of its tokenizer */
     const char *got = printed_tokens(bpe, ids, count + 1);
     EXPECT(!strcmp(got, STRING("%s\xef\xbf\xbd", text)), "%s", got);
-    EXPECT(!tokenizer_file_text(TOKENIZER_IDS, "tokenizer.json", 64), "ids have no files");
+    EXPECT(!bpe_file_text(TOKENIZER_IDS, "tokenizer.json", 64), "ids have no files");
     tokenizer_check(bpe, 500);
     expect_fails("a tokenizer of 500 tokens, the model has 499", open_reference, "test/reference/bpe");
-    tokenizer_close(bpe);
+    bpe_free(bpe);
 }
 
 TEST(text_for_people) {
@@ -239,7 +240,7 @@ static int samples = 1;
 static Report *report;
 static const char *stop = "";
 
-static void sampled(GPT *m, Tokenizer tokenizer, const char *prompt, int count, double temperature, int64_t step,
+static void sampled(GPT *m, Tokenizer *tokenizer, const char *prompt, int count, double temperature, int64_t step,
                     char text[256]) {
     Settings settings = { .stop = stop, .sample_tokens = count, .num_samples = samples, .seed = SEED,
                           .temperature = temperature, .top_p = 1 };
@@ -344,7 +345,7 @@ static int size_before_stop(const char *text, int size) {
 TEST(text_ends_before_a_stop) {
     GPT *m = lively_model(500);
     char both[256], got[256], part[8];
-    Tokenizer bpe = tokenizer_open("test/reference/bpe");
+    Tokenizer *bpe = tokenizer_open("test/reference/bpe");
     sampled(m, bpe, "a", 20, 1, 3, got);
     const int first = (int)strlen(got) - 1;
     samples = 2;
@@ -362,7 +363,7 @@ TEST(text_ends_before_a_stop) {
     EXPECT(first > 40 && first < 200 && rest > 40, "%d and %d bytes", first, rest);
     samples = 1;
     stop = "";
-    tokenizer_close(bpe);
+    bpe_free(bpe);
 }
 
 /* A model whose token at position p is followed by 300 + p, at position 13 by the end of the text. */

@@ -19,7 +19,7 @@ static const Option test_options[] = {
     { .name = "out",   .type = OPTION_TEXT, .value = &test_data,  .role = ROLE_COMMAND },
     {0}
 };
-static Tokenizer saved_tokenizer = TOKENIZER_BYTES;
+static Tokenizer *saved_tokenizer = TOKENIZER_BYTES;
 static Report test_report;
 
 /* Locks out and opens a saver, one at a time. The corpus is 200 bytes, the last 20 of them for validation. */

@@ -1,5 +1,6 @@
 /* test_checkpoint.c - Checkpoints: round trips bit for bit, models of other programs, damage, run directories, files of
    tokenizers. */
+#include "../../llmc/text/bpe_files.h"
 #include "checkpoints.h"
 #include <float.h>
 #include "../../kernels/autotune.h"
@@ -109,7 +110,7 @@ static void load_optimizer(void *dir) {
     checkpoint_load_optimizer(dir, &(TrainState){0}, &trainer->model, &trainer->optimizer);
 }
 static void load_model(void *dir) { checkpoint_load_model(dir, &trainer->model); }
-static void load_tokenizer(void *dir) { tokenizer_close(checkpoint_tokenizer(dir, 65)); }
+static void load_tokenizer(void *dir) { bpe_free(checkpoint_tokenizer(dir, 65)); }
 static void resolve(void *path) { run_dir_resolve(path, NULL); }
 static void verify(void *dir) { checkpoint_verify(dir, 1); }
 
@@ -344,7 +345,7 @@ TEST(test_picking) {
 
 /* Written anew for the tokenizer of the model and its context; nothing for ids. */
 TEST(test_tokenizer_files) {
-    Tokenizer bpe = tokenizer_open("test/reference/bpe"), kinds[] = { TOKENIZER_BYTES, bpe, TOKENIZER_IDS };
+    Tokenizer *bpe = tokenizer_open("test/reference/bpe"), *kinds[] = { TOKENIZER_BYTES, bpe, TOKENIZER_IDS };
     for (int k = 0; k < 3; k++) {
         saved_tokenizer = kinds[k];
         char *step = save_step(IN_SCRATCH("tokenized-%d", k), trainer, 1);
@@ -354,21 +355,21 @@ TEST(test_tokenizer_files) {
         if (k == 2) continue;
         const char *context = STRING("\"model_max_length\": %d,", trainer->model.config.T);
         EXPECT(strstr(text_of(config), context), "want %s", context);
-        Tokenizer again = tokenizer_open(step);
-        const BpeVocabulary *v = bpe_vocabulary(tokenizer_bpe(again));
+        Tokenizer *again = tokenizer_open(step);
+        const BpeVocabulary *v = &again->v;
         EXPECT(v->V == (k ? 500 : 256) && v->end_of_text == (k ? 499 : -1), "its tokens");
         for (int i = 0; !k && i < 256; i++) EXPECT(v->token[i].size == 1 && *v->token[i].bytes == i, "token %d", i);
-        EXPECT(!k || bpe_fingerprint(tokenizer_bpe(again)) == bpe_fingerprint(tokenizer_bpe(bpe)), "another tokenizer");
-        tokenizer_close(again);
+        EXPECT(!k || bpe_fingerprint(again) == bpe_fingerprint(bpe), "another tokenizer");
+        bpe_free(again);
     }
     saved_tokenizer = TOKENIZER_BYTES;
-    tokenizer_close(bpe);
+    bpe_free(bpe);
 }
 
 static void expect_tokenizer(const char *dir, int V, const char *want) {
-    Tokenizer got = checkpoint_tokenizer(dir, V);
-    EXPECT(!strcmp(tokenizer_name(got), want), "it is %s, want %s", tokenizer_name(got), want);
-    tokenizer_close(got);
+    Tokenizer *got = checkpoint_tokenizer(dir, V);
+    EXPECT(!strcmp(got->name, want), "it is %s, want %s", got->name, want);
+    bpe_free(got);
 }
 
 /* By state.json, or else by the files. */

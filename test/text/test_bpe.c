@@ -8,13 +8,13 @@
 #define REFERENCE "test/reference/bpe"
 enum { SEED = 17, V = 500, END_OF_TEXT = 499 };
 
-static Bpe *reference;
+static Tokenizer *reference;
 static char *no_map_dir;                /* vocab.json and merges.txt alone */
 
 static void free_bpe(void *bpe) { bpe_free(bpe); }
 
 /* Until the test ends. */
-static Bpe *kept(Bpe *bpe) { return test_keep_by(free_bpe, bpe); }
+static Tokenizer *kept(Tokenizer *bpe) { return test_keep_by(free_bpe, bpe); }
 
 /* A new directory with tokenizer.json of the reference, or its other two files, one of them edited. */
 static char *edited_reference(const char *name, const char *file, const char *old, const char *new) {
@@ -38,7 +38,7 @@ static size_t encode(const void *text, size_t size, int32_t *ids) {
     size_t at = 0;
     for (size_t i = 0; i < count; i++) {
         REQUIRE(ids[i] >= 0 && ids[i] < V, "id %d", ids[i]);
-        const BpeToken *t = &bpe_vocabulary(reference)->token[ids[i]];
+        const BpeToken *t = &reference->v.token[ids[i]];
         if (at + (size_t)t->size <= size && !memcmp((const char *)text + at, t->bytes, (size_t)t->size))
             at += (size_t)t->size;
     }
@@ -88,13 +88,13 @@ TEST(special_tokens) {
 /* ---- Any bytes */
 
 /* The definition: of all pairs merges one of the lowest rank, the leftmost, again and again. */
-static size_t encode_by_definition(const Bpe *bpe, const unsigned char *word, size_t n, int32_t *ids) {
+static size_t encode_by_definition(const Tokenizer *bpe, const unsigned char *word, size_t n, int32_t *ids) {
     static const BpeVocabulary *v;
     static int rank[V][V];                  /* 0: not merged */
-    for (int i = 0; v != bpe_vocabulary(bpe) && i < V * V; i++) rank[i / V][i % V] = 0;
-    for (int i = bpe_vocabulary(bpe)->merge_count; v != bpe_vocabulary(bpe) && i > 0; i--)
-        rank[bpe_vocabulary(bpe)->merge[i - 1].left][bpe_vocabulary(bpe)->merge[i - 1].right] = i;
-    v = bpe_vocabulary(bpe);
+    for (int i = 0; v != &bpe->v && i < V * V; i++) rank[i / V][i % V] = 0;
+    for (int i = bpe->v.merge_count; v != &bpe->v && i > 0; i--)
+        rank[bpe->v.merge[i - 1].left][bpe->v.merge[i - 1].right] = i;
+    v = &bpe->v;
     for (size_t i = 0; i < n; i++)
         for (int32_t id = v->V - 1; id >= 0; id--)
             if (v->token[id].size == 1 && *v->token[id].bytes == word[i]) ids[i] = id;
@@ -119,11 +119,11 @@ TEST(words_by_definition) {
                  "vocab.json", "", "");
     for (char *line; (line = strrchr(text, '\n')); *line = 0) if (line[1]) back = STRING("%s%s\n", back, line + 1);
     put_text(STRING("%s/merges.txt", dir), STRING("#version: 0.2\n%s", back));
-    Bpe *const bpes[] = { reference, kept(bpe_open(dir)) };
+    Tokenizer *const bpes[] = { reference, kept(bpe_open(dir)) };
     for (uint64_t c = 0; c < 6000; c++) {
         unsigned char word[400];
         int32_t ids[400], want[400];
-        Bpe *bpe = bpes[c / 3000];
+        Tokenizer *bpe = bpes[c / 3000];
         size_t size = c % 3 == 1 ? 24 : 1 + draw(c, c % 20 ? 24 : 400);
         for (size_t i = 0; i < size; i++) word[i] = (unsigned char)letters[draw(1000 * c + i, sizeof letters - 1)];
         if (c % 3 == 1) memcpy(word, alike, 16);
@@ -222,13 +222,13 @@ TEST(files_come_back) {
             edit(REFERENCE "/vocab.json", path_of(dir, names[s][0]).text, "{", "{\"<|endoftext|>\":499,");
             edit(REFERENCE "/merges.txt", path_of(dir, names[s][1]).text, "", "");
         }
-        Bpe *bpe = kept(bpe_open(dir));
+        Tokenizer *bpe = kept(bpe_open(dir));
         EXPECT(bpe_has_files(dir) && bpe_fingerprint(bpe) == bpe_fingerprint(reference), "%s: another tokenizer", dir);
-        EXPECT(bpe_vocabulary(bpe)->end_of_text == END_OF_TEXT, "%d", bpe_vocabulary(bpe)->end_of_text);
+        EXPECT(bpe->v.end_of_text == END_OF_TEXT, "%d", bpe->v.end_of_text);
     }
-    Bpe *bpe = kept(bpe_open(no_map_dir));         /* HuggingFace's vocabulary alone has no <|endoftext|> */
-    const BpeVocabulary *v = bpe_vocabulary(bpe);
-    EXPECT(v->end_of_text == -1 && v->V == V - 1 && v->merge_count == bpe_vocabulary(reference)->merge_count,
+    Tokenizer *bpe = kept(bpe_open(no_map_dir));         /* HuggingFace's vocabulary alone has no <|endoftext|> */
+    const BpeVocabulary *v = &bpe->v;
+    EXPECT(v->end_of_text == -1 && v->V == V - 1 && v->merge_count == reference->v.merge_count,
            "%d, %d merges", v->end_of_text, v->merge_count);
     char *config = test_keep(bpe_file_text(bpe, "tokenizer_config.json", 0));
     EXPECT(!strstr(config, "eos_token") && strstr(config, "pad_token") && strstr(config, "model_input_names") &&
@@ -304,9 +304,9 @@ TEST(which_tokens_are_special) {
         put_text(STRING("%s/%s", dirs[0], cases[i].file), cases[i].content);
         for (int d = 0; d < 2; d++) {
             int32_t ids[32];
-            Bpe *bpe = kept(bpe_open(dirs[d]));
-            const BpeToken *t = &bpe_vocabulary(bpe)->token[499];
-            EXPECT(bpe_vocabulary(bpe)->end_of_text == (cases[i].is_end ? 499 : -1), "case %d: the end of text", i);
+            Tokenizer *bpe = kept(bpe_open(dirs[d]));
+            const BpeToken *t = &bpe->v.token[499];
+            EXPECT(bpe->v.end_of_text == (cases[i].is_end ? 499 : -1), "case %d: the end of text", i);
             EXPECT(t->size == size && !memcmp(t->bytes, cases[i].text, (size_t)size), "case %d: another name", i);
             EXPECT(bpe_encode_special(bpe, t->bytes, (size_t)size, ids) == 1 && *ids == 499, "case %d: as text", i);
             EXPECT(bpe_encode(bpe, t->bytes, (size_t)size, ids) > 1, "case %d: not as text", i);
@@ -338,15 +338,15 @@ TEST(cut_merges) {
         if (left == 240) {
             expect_fails(want, open_dir, dir);
         } else {
-            Bpe *bpe = kept(bpe_open(dir));
-            EXPECT(bpe_vocabulary(bpe)->warning && strstr(bpe_vocabulary(bpe)->warning, want), "%d left", left);
+            Tokenizer *bpe = kept(bpe_open(dir));
+            EXPECT(bpe->v.warning && strstr(bpe->v.warning, want), "%d left", left);
         }
     }
 }
 
 /* ---- Training */
 
-static Bpe *trained(const char *path, int vocab_size, size_t part) {
+static Tokenizer *trained(const char *path, int vocab_size, size_t part) {
     FileMap map = file_map(path);
     BpeTrainer *trainer = bpe_trainer_create();
     for (size_t at = 0, end; at < (size_t)map.size; at = end) {
@@ -361,18 +361,18 @@ static void train_256(void *trainer) { bpe_train(trainer, 256); }
 
 TEST(merges_of_huggingface) {
     for (size_t part = 10; part <= 1000000; part *= 100) {
-        Bpe *bpe = trained(REFERENCE "/train.txt", V, part);
+        Tokenizer *bpe = trained(REFERENCE "/train.txt", V, part);
         EXPECT(bpe_fingerprint(bpe) == bpe_fingerprint(reference), "in parts of %zu: another tokenizer", part);
     }
     put_text(IN_SCRATCH("bc.txt"), "abc ab ab xbc xbc");            /* "bc" occurs twice without the "ab" before it */
-    const BpeToken *second = &bpe_vocabulary(trained(IN_SCRATCH("bc.txt"), 1000, 1 << 20))->token[257];
+    const BpeToken *second = &trained(IN_SCRATCH("bc.txt"), 1000, 1 << 20)->v.token[257];
     EXPECT(second->size == 2 && !memcmp(second->bytes, "bc", 2), "'%.*s'", second->size, second->bytes);
     put_text(IN_SCRATCH("ab.txt"), "ab ab b a b");
-    Bpe *bpe = trained(IN_SCRATCH("ab.txt"), 1000, 1 << 20);        /* only "ab" and " a" or " b" occur twice */
-    const BpeVocabulary *v = bpe_vocabulary(bpe);
+    Tokenizer *bpe = trained(IN_SCRATCH("ab.txt"), 1000, 1 << 20);        /* only "ab" and " a" or " b" occur twice */
+    const BpeVocabulary *v = &bpe->v;
     EXPECT(v->V == 259 && v->merge_count == 2 && v->end_of_text == 258, "%d tokens, %d merges", v->V, v->merge_count);
     bpe = trained(REFERENCE "/train.txt", 257, 1000);
-    v = bpe_vocabulary(bpe);
+    v = &bpe->v;
     EXPECT(v->merge_count == 0 && v->end_of_text == 256, "%d merges, %d", v->merge_count, v->end_of_text);
     BpeTrainer *trainer = bpe_trainer_create();
     expect_fails("--vocab-size 256: want 257 or more", train_256, trainer);

@@ -11,8 +11,7 @@
 #include <sys/time.h>
 
 enum { END = 499 };
-static Bpe *bpe;
-static Tokenizer tokenizer;
+static Tokenizer *bpe;
 static const Settings as_file = { .documents = "file", .field = "text", .val_fraction = 0.25 };
 
 static const char *const a_text = "the cat\n\nis the 1st\r\nна коте 你好";
@@ -62,7 +61,7 @@ static void run_job(void *argument) {
     const Job *job = argument;
     if (job->limit) limit_file_size(job->limit);
     if (job->dir) write_shards(&job->path, 1, job->kind, job->dir, 0, JOB_SHARD);
-    else tokens_open(job->path, &(Settings){ .documents = job->kind ? "jsonl" : "file", .field = "body" }, tokenizer);
+    else tokens_open(job->path, &(Settings){ .documents = job->kind ? "jsonl" : "file", .field = "body" }, bpe);
 }
 
 /* A new file of text that the BPE merges. */
@@ -180,7 +179,7 @@ TEST(an_incomplete_set_is_refused_and_replaced) {
     EXPECT(files_like(IN_SCRATCH("out/tokenize.incomplete")) == 0 && bpe_has_files(out), "the set is complete");
 }
 
-typedef struct { const char *path; Tokenizer tokenizer; } Opened;
+typedef struct { const char *path; Tokenizer *tokenizer; } Opened;
 static void open_text(void *argument) {
     const Opened *o = argument;
     tokens_close(tokens_open(o->path, &as_file, o->tokenizer));
@@ -192,17 +191,15 @@ static void open_as_ids(void *shards) {
 
 TEST(shards_have_their_tokenizer) {
     char *shards = IN_SCRATCH("out/train_*.bin");
-    char *bytes = test_keep(tokenizer_file_text(TOKENIZER_BYTES, "tokenizer.json", 0));
+    char *bytes = test_keep(bpe_file_text(TOKENIZER_BYTES, "tokenizer.json", 0));
     for (int given = 0; given < 2; given++) {
-        Tokens *t = tokens_open(shards, &as_file, given ? tokenizer : NULL);
-        Bpe *found = tokenizer_bpe(t->tokenizer);
-        EXPECT(found && bpe_fingerprint(found) == bpe_fingerprint(bpe) && !t->is_text, "given %d", given);
+        Tokens *t = tokens_open(shards, &as_file, given ? bpe : NULL);
+        EXPECT(bpe_fingerprint(t->tokenizer) == bpe_fingerprint(bpe) && !t->is_text, "given %d", given);
         tokens_close(t);
     }
     put_text(IN_SCRATCH("out/tokenizer.json"), bytes);
     put_text(IN_SCRATCH("out/tokenizer_config.json"), "{}");
-    expect_fails("not the tokens of this tokenizer, but of the one in", open_text,
-                 &(Opened){ shards, tokenizer });
+    expect_fails("not the tokens of this tokenizer, but of the one in", open_text, &(Opened){ shards, bpe });
     write_shards((const char *const[]){ IN_SCRATCH("a.txt") }, 1, DOCUMENT_FILE, IN_SCRATCH("other"), 0, 1000);
     expect_fails("not the tokens of this tokenizer, but of the one in", open_text,
                  &(Opened){ IN_SCRATCH("o*t*/train_000000.bin"), NULL });       /* of two tokenizers */
@@ -293,7 +290,7 @@ TEST(notices) {
     text[900000] = 0;
     put(path, text, 2000000);
     for (int tokens = 0; tokens < 2; tokens++) {
-        const char *printed = printed_on(1, open_text, &(Opened){ path, tokens ? tokenizer : NULL });
+        const char *printed = printed_on(1, open_text, &(Opened){ path, tokens ? bpe : NULL });
         EXPECT(strstr(printed, "noticed.txt: byte 900000 is NUL") && strstr(printed, "txt: byte order mark, read as") &&
                strstr(printed, "CR LF, read as text") && strstr(printed, "contains <|endoftext|>, read as text"), "%s",
                printed);
@@ -304,7 +301,7 @@ TEST(notices) {
         put_text(path, other[i]);
         EXPECT(strstr(printed_on(1, open_text, &(Opened){ path, NULL }), "are not UTF-8: is it in another encoding?"),
                "text %d as bytes", i);
-        expect_fails("are not UTF-8: is it in another encoding?", open_text, &(Opened){ path, tokenizer });
+        expect_fails("are not UTF-8: is it in another encoding?", open_text, &(Opened){ path, bpe });
     }
 }
 
@@ -336,17 +333,17 @@ TEST(cached_tokens) {
     EXPECT(t->tokenizer == TOKENIZER_BYTES && t->is_text && !files_like(caches), "bytes need no cache");
     tokens_close(t);
     for (int time = 0; time < 2; time++) {
-        t = tokens_open(path, &as_file, tokenizer);
-        EXPECT(t->tokenizer == tokenizer && t->is_text && files_like(caches) == 1, "%d caches", files_like(caches));
+        t = tokens_open(path, &as_file, bpe);
+        EXPECT(t->tokenizer == bpe && t->is_text && files_like(caches) == 1, "%d caches", files_like(caches));
         tokens_close(t);
     }
     int32_t want[256];
     expect_shards(caches, want, ids_of((const char *const[]){ "|", a_text, NULL }, want));
-    tokens_close(tokens_open(path, &as_lines, tokenizer));
+    tokens_close(tokens_open(path, &as_lines, bpe));
     EXPECT(files_like(caches) == 2, "%d caches of two kinds of documents", files_like(caches));
     put_text(path, "the CAT\n\nis the 1st\r\nна коте 你好");          /* same size */
     as_part.data = path;
-    Corpus c = corpus_open(&as_part, tokenizer);
+    Corpus c = corpus_open(&as_part, bpe);
     EXPECT(files_like(caches) == 3, "%d caches after the text has changed", files_like(caches));
     int64_t train = c.train->count, val = c.val->count;
     EXPECT(val == (train + val + 3) / 4, "%lld and %lld tokens", (long long)train, (long long)val);
@@ -357,7 +354,7 @@ TEST(cached_tokens) {
     put_text(IN_SCRATCH("fields.jsonl"), "{\"a\": \"x\", \"b\": \"y\"}\n");
     for (int i = 0; i < 2; i++) {
         as_jsonl.field = i ? "b" : "a";
-        tokens_close(tokens_open(IN_SCRATCH("fields.jsonl"), &as_jsonl, tokenizer));
+        tokens_close(tokens_open(IN_SCRATCH("fields.jsonl"), &as_jsonl, bpe));
     }
     EXPECT(files_like(IN_SCRATCH("fields.jsonl.tokens-*.bin")) == 2, "caches of two fields");
 }
@@ -379,7 +376,7 @@ TEST(tokens_of_a_read_only_text) {
         const Settings s = { .documents = "file", .eval = cases[i].in_memory ? in_other : NULL, .out = in_other };
         EXPECT(!(chmod(scratch, 0711) | chmod(dir, cases[i].mode) | chmod(other, cases[i].other_mode)), "case %d", i);
         if (is_root && setresuid(65534, 65534, 0)) return;
-        Tokens *t = tokens_open(path, &s, tokenizer);
+        Tokens *t = tokens_open(path, &s, bpe);
         if (is_root) EXPECT(!setresuid(0, 0, 0), "root again");
         tokens_eval_window(t, 0, (int)count - 1, input, target);
         EXPECT(t->count == (int64_t)count && !memcmp(input, want, (count - 1) * sizeof *input) &&
@@ -391,7 +388,7 @@ TEST(tokens_of_a_read_only_text) {
 
 static void check_tokens(void *path) { tokens_check(tokens_open(path, NULL, NULL), 1 << 16); }
 
-static char *cache_of(Bpe *of, const char *path) {
+static char *cache_of(Tokenizer *of, const char *path) {
     Texts texts = texts_open(&path, 1, DOCUMENT_FILE, "text");
     char *cache = test_keep(shards_cached(of, &texts, NULL, 0, 0));
     texts_close(&texts);
@@ -435,7 +432,7 @@ TEST(a_cache_of_wide_ids_is_found_again) {
         byte[i] = (unsigned char)i;
         v.token[i] = (BpeToken){ .bytes = &byte[i], .size = 1 };
     }
-    Bpe *wide = bpe_create(v, "wide");
+    Tokenizer *wide = bpe_create(v, "wide");
     const char *path = IN_SCRATCH("wide.txt");
     put_text(path, a_text);
     struct stat info[2];
@@ -456,7 +453,7 @@ TEST(a_pattern_leaves_the_cache_out) {
     put_text(IN_SCRATCH("many-b.txt.tokens-0123456789abcdef.bin.partial-7-8"), "half");
     int64_t count[2];
     for (int time = 0; time < 2; time++) {
-        Tokens *t = tokens_open(pattern, &as_file, tokenizer);
+        Tokens *t = tokens_open(pattern, &as_file, bpe);
         count[time] = t->count;
         tokens_close(t);
     }
@@ -469,7 +466,6 @@ TEST(a_pattern_leaves_the_cache_out) {
 
 int main(void) {
     scratch_open();
-    tokenizer = tokenizer_open("test/reference/bpe");
-    bpe = tokenizer_bpe(tokenizer);
+    bpe = tokenizer_open("test/reference/bpe");
     return test_all();
 }
