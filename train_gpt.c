@@ -32,7 +32,6 @@ typedef struct {
     GPTConfig      config;
     GPT            gpt;
     Optimizer      optimizer;
-    Schedule       schedule;
     TrainStep      step;
     TrainState     state;                       /* after the steps that are complete */
     DeviceInfo     device;
@@ -76,8 +75,8 @@ static void prepare_run(Run *run) {
     if (!run->from && !s->profile) run->info.recipe = recipe_choose(s, run->options, &run->config);
     batch_choose(s, &run->config, TRAIN);
     run->step.sequences = update_sequences(s, run->config.T, run->resume.checkpoint != NULL);
-    run->schedule = schedule_of(s, run->options);
-    if (run->resume.checkpoint) resume_check_data(&run->resume, &run->corpus, run->options);
+    REQUIRE(!(s->min_lr > s->lr), "--min-lr %g: want at most --lr %g", s->min_lr, s->lr);
+    if (run->resume.checkpoint) resume_check_data(&run->resume, &run->corpus, s);
 }
 
 static void print_banner(Run *run) {
@@ -213,7 +212,7 @@ static const char *train(Run *run) {
     double began = seconds_now();
     for (const int64_t first = state->step; state->step < s->steps && !stops_early(run) && !stop; ) {
         const TrainState before = *state;
-        const double learning_rate = schedule_learning_rate(&run->schedule, state->step);
+        const double learning_rate = schedule_learning_rate(s, state->step);
         spike_detector_limits(&state->spikes, s->skip_spikes, &run->optimizer.loss_limit, &run->optimizer.norm_limit);
         train_step(&run->step, state->sequences_seen, learning_rate);       /* forward, backward, update; next batch */
         report_background(&run->report);            /* rows of log.csv to disk, while a GPU computes */

@@ -329,25 +329,15 @@ void checkpoint_load_model(const char *checkpoint, GPT *model) {
     gpt_cast_params(model);
 }
 
-/* The optimizer of the run; earlier versions had AdamW only. */
-static OptimizerKind optimizer_of(const char *checkpoint) {
-    Json *json = checkpoint_open_state(checkpoint);
-    const Json *settings = json_member(json, "settings", JSON_OBJECT), *name = json_find(settings, "optimizer");
-    const int kind = name ? choice_index(OPTIMIZER_NAMES, json_string(settings, "optimizer")) : OPTIMIZER_ADAMW;
-    if (kind < 0) json_refuse(name, OPTIMIZER_NAMES);
-    json_free(json);
-    return (OptimizerKind)kind;
-}
-
 static void zero_matrices(const TensorTable *table, char *memory) {
     for (const TensorEntry *e = table->entry; e < table->entry + table->count; e++)
         if (e->matrices) device_zero(memory + e->offset, tensor_bytes(*e->field));
 }
 
-void checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, GPT *model, Optimizer *optimizer) {
+void checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, OptimizerKind had, GPT *model,
+                               Optimizer *optimizer) {
     const TensorTable *table = &model->master.table;
     const Path file = path_of(checkpoint, OPTIMIZER);
-    const OptimizerKind had = optimizer_of(checkpoint);
     const int is_other = had != model->config.optimizer;
     if (is_other)
         print_line(stdout, "%s: of another --optimizer: the momentum of the blocks' matrices starts from zero",

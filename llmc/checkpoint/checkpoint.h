@@ -71,8 +71,9 @@ Tokenizer *checkpoint_tokenizer(const char *checkpoint, int V);
 /* Adopts the choices, if the checkpoint has any; prints when they are of another version, device, driver or library. */
 void       checkpoint_load_choices(const char *checkpoint);
 void       checkpoint_load_model(const char *checkpoint, GPT *model);
-/* Moments, and the number of updates. */
-void       checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, GPT *model, Optimizer *optimizer);
+/* Moments, of an optimizer of the kind that wrote them, and the number of updates. */
+void       checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, OptimizerKind had, GPT *model,
+                                     Optimizer *optimizer);
 TrainState checkpoint_load_state(const char *checkpoint);
 Json      *checkpoint_open_state(const char *checkpoint);   /* state.json: also "train", "val" (DataId), "settings" */
 

@@ -61,32 +61,8 @@ char *resume_adopt_options(Option *table, const Json *json, const char *only) {
     return NULL;
 }
 
-/* Whether the checkpoint was made with another value of the option. */
-static int is_changed(const Json *state, Option *table, const char *name) {
-    char now[256];
-    return strcmp(json_string(json_find(state, "settings"), name), option_text(options_find(table, name), now)) != 0;
-}
-
-/* "; the learning rate goes from 1.0e-04 to 3.1e-04", where the schedule has changed at this step. */
-static void add_rates(Resume *r, const Settings *s, Option *table) {
-    Settings saved = *s;
-    Option had[SETTINGS_ROWS];
-    const int64_t step = r->state.step;
-    for (int i = 0; i < SETTINGS_ROWS; i++) {
-        had[i] = table[i];
-        had[i].given = 0;
-        if (had[i].value) had[i].value = (char *)&saved + ((char *)had[i].value - (char *)s);
-    }
-    saved.min_lr = 0;                       /* unless it was given */
-    resume_adopt_options(had, r->json, "lr|min-lr|schedule|warmup|decay|steps");
-    const Schedule before = schedule_of(&saved, had), now = schedule_of(s, table);
-    const double rate = schedule_learning_rate(&now, step);
-    if (step == s->steps || rate == schedule_learning_rate(&before, step)) return;
-    char *changes = r->changes;
-    r->changes = format_string("%s; the learning rate goes from %.1e to %.1e", changes,
-                               schedule_learning_rate(&before, step - 1), rate);
-    free(changes);
-}
+/* Two texts, NULL = none. */
+static int are_same(const char *a, const char *b) { return !strcmp(a ? a : "", b ? b : ""); }
 
 Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     REQUIRE(s->out, "--resume%s%s: want the directory of the run, such as --resume runs/book", s->data ? " " : "",
@@ -97,34 +73,42 @@ Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
     if (!r.checkpoint) return r;
     r.json = checkpoint_open_state(r.checkpoint);
     r.state = checkpoint_load_state(r.checkpoint);
+    Option had[SETTINGS_ROWS];
+    settings_parse(&r.settings, had, 1, (char *[]){ "" });
+    resume_adopt_options(had, r.json, NULL);
     r.changes = resume_adopt_options(table, r.json, NULL);
     REQUIRE(r.state.step <= s->steps, "--steps %lld: %s has more: want --steps N above that, to train longer",
             (long long)s->steps, r.checkpoint);
-    if (r.changes) add_rates(&r, s, table);
+    const double rate = schedule_learning_rate(s, r.state.step);
+    if (!r.changes || r.state.step == s->steps || rate == schedule_learning_rate(&r.settings, r.state.step)) return r;
+    char *changes = r.changes;
+    r.changes = format_string("%s; the learning rate goes from %.1e to %.1e", changes,
+                              schedule_learning_rate(&r.settings, r.state.step - 1), rate);
+    free(changes);
     return r;
 }
 
-void resume_check_data(Resume *r, const Corpus *corpus, Option *table) {
-    const Json *settings = json_find(r->json, "settings");
-    const char *data = json_string(settings, "data"), *val_data = json_string(settings, "val-data");
+void resume_check_data(Resume *r, const Corpus *corpus, const Settings *s) {
+    const Settings *had = &r->settings;
     const char *train = json_string(r->json, "train"), *val = json_string(r->json, "val");
-    const int are_bytes = corpus->train->tokenizer == TOKENIZER_BYTES, is_renamed = is_changed(r->json, table, "data");
+    const int are_bytes = corpus->train->tokenizer == TOKENIZER_BYTES, is_renamed = !are_same(had->data, s->data);
     const int is_train = data_is(corpus->train, train), is_val = data_is(corpus->val, val);
     REQUIRE(are_bytes == !strcmp(json_string(r->json, "tokenizer"), "bytes"), "--data: this is %s, the model %s was "
             "trained on %s", are_bytes ? "a text" : "token shards", r->checkpoint, are_bytes ? "token ids" : "bytes");
-    const int keeps_val = !is_changed(r->json, table, "val-data") &&
-                          (*val_data || !is_changed(r->json, table, "val-fraction"));
-    if (!is_renamed && (keeps_val || *val_data)) {          /* with --val-data all of --data is trained on */
-        const int blames_val = is_train && *val_data;
+    const int keeps_val = are_same(had->val_data, s->val_data) &&
+                          (had->val_data || had->val_fraction == s->val_fraction);
+    if (!is_renamed && (keeps_val || had->val_data)) {      /* with --val-data all of --data is trained on */
+        const int blames_val = is_train && had->val_data;
         REQUIRE(is_train && (is_val || !keeps_val), "--%s %s has changed since %s was made: restore it, or give other "
-                "data by another name", blames_val ? "val-data" : "data", blames_val ? val_data : data, r->checkpoint);
+                "data by another name", blames_val ? "val-data" : "data", blames_val ? had->val_data : had->data,
+                r->checkpoint);
         if (strstr(train, "fingerprint"))
             print_line(stdout, "%s: of an earlier version; of the data its length is compared, not its content",
                        r->checkpoint);
     }
     const int64_t step = r->state.val.best.step;
     const Path out = file_parent(r->checkpoint), best = run_dir_checkpoint(&(RunDir){ .path = out.text }, step);
-    const int is_other = !is_val || is_changed(r->json, table, "val-tokens");
+    const int is_other = !is_val || had->val_tokens != s->val_tokens;
     if (!step || (!is_other && !checkpoint_missing_file(best.text, 1))) return;
     r->state.val = (ValHistory){0};
     print_line(stdout, "the best so far, step %lld, does not count: %s", (long long)step,
@@ -142,5 +126,6 @@ void resume_load(const Resume *r, GPT *model, Optimizer *optimizer) {
             r->checkpoint);
     checkpoint_load_model(r->checkpoint, model);
     optimizer_scatter(optimizer, STATE_PARAM);
-    checkpoint_load_optimizer(r->checkpoint, s, model, optimizer);
+    checkpoint_load_optimizer(r->checkpoint, s, choice_index(OPTIMIZER_NAMES, r->settings.optimizer), model,
+                              optimizer);
 }

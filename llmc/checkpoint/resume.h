@@ -9,6 +9,7 @@
 typedef struct {
     char       *checkpoint;     /* NULL = none yet: the run starts; job scripts may always pass --resume */
     Json       *json;           /* not freed: text options point into it */
+    Settings    settings;       /* its options, those that it lacks with their defaults */
     TrainState  state;
     char       *changes;        /* options with another value: "--lr 1e-3 -> 5e-4, --seed 1 -> 2"; NULL = none */
 } Resume;
@@ -24,7 +25,7 @@ char *resume_adopt_options(Option *table, const Json *json, const char *only);
 /* Fails if a model of bytes gets token ids or reversed, and if the data differ although the options that name them
    (data, val-data, val-fraction) are the checkpoint's. Clears the history of validations, and prints that, if its best
    checkpoint is gone, or validation data or --val-tokens are others. */
-void resume_check_data(Resume *resume, const Corpus *corpus, Option *table);
+void resume_check_data(Resume *resume, const Corpus *corpus, const Settings *settings);
 
 /* Loads weights and moments. Fails on an inconsistent state, and on ranks with other files. */
 void resume_load(const Resume *resume, GPT *model, Optimizer *optimizer);

@@ -94,6 +94,7 @@ void option_set(const Option *option, const char *value) {
     const char *choices = is_flag ? "yes|no" : option->choices;
     if (!*value && !option->fallback) {
         memset(option->value, 0, is_flag ? sizeof(int) : sizeof(int64_t));
+        if (option->type == OPTION_REAL) *(double *)option->value = NAN;
         return;
     }
     REQUIRE(is_number || option->type == OPTION_TEXT || choice_index(choices, value) >= 0, "--%s %.100s: want %s%s",

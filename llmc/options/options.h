@@ -20,7 +20,7 @@ typedef struct {
     const char *name;          /* without the dashes */
     OptionType  type;
     void       *value;         /* int * (flag), int64_t *, double *, const char ** (text and choice) */
-    const char *fallback;      /* the default as text; NULL = none (no, 0, NULL) */
+    const char *fallback;      /* the default as text; NULL = none (no, 0, NaN, NULL) */
     double      min, max;      /* numbers: the range, ends included; of integers within 2^63 */
     const char *choices;       /* "cosine|linear|wsd"; of an integer: a word that stands for 0, below its range */
     const char *argument;      /* the value's name in --help: "FILE"; NULL = "N" for a number, the choices, or "NAME" */

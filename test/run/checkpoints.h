@@ -88,7 +88,7 @@ static inline TrainState expect_checkpoint(const char *dir, const Trainer *want,
     device_upload((char *)loaded->model.params.wte.data + 66 * 64, ones, sizeof ones);
     checkpoint_load_model(dir, &loaded->model);
     const TrainState state = checkpoint_load_state(dir);
-    checkpoint_load_optimizer(dir, &state, &loaded->model, &loaded->optimizer);
+    checkpoint_load_optimizer(dir, &state, OPTIMIZER_ADAMW, &loaded->model, &loaded->optimizer);
     EXPECT(same_params(&want->model.params, &loaded->model.params), "%s: gaps or padding", what);
     expect_equal_rows(&want->model.params, &loaded->model.params, what);
     expect_equal_moments(&want->optimizer, &loaded->optimizer);

@@ -87,7 +87,7 @@ TEST(moments_of_another_optimizer) {
         Trainer *saved = filled_trainer(from, 7), *loaded = filled_trainer(to, 70);
         test_optimizer = from == OPTIMIZER_MUON ? "muon" : "adamw";
         char *dir = save_step(IN_SCRATCH("optimizers-%d", pair), saved, 1);
-        checkpoint_load_optimizer(dir, &(TrainState){0}, &loaded->model, &loaded->optimizer);
+        checkpoint_load_optimizer(dir, &(TrainState){0}, from, &loaded->model, &loaded->optimizer);
         for (int i = 0; i < COUNT(moments); i++) {
             float *got = flat_moments(loaded, moments[i]), *want = flat_moments(saved, moments[i]);
             for (int k = 0; k < saved->model.master.table.count; k++) {
@@ -107,7 +107,7 @@ TEST(moments_of_another_optimizer) {
 static void load_config(void *dir) { checkpoint_config(dir); }
 static void load_state(void *dir) { checkpoint_load_state(dir); }
 static void load_optimizer(void *dir) {
-    checkpoint_load_optimizer(dir, &(TrainState){0}, &trainer->model, &trainer->optimizer);
+    checkpoint_load_optimizer(dir, &(TrainState){0}, OPTIMIZER_ADAMW, &trainer->model, &trainer->optimizer);
 }
 static void load_model(void *dir) { checkpoint_load_model(dir, &trainer->model); }
 static void load_tokenizer(void *dir) { bpe_free(checkpoint_tokenizer(dir, 65)); }

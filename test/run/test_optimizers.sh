@@ -67,7 +67,7 @@ damaged() {       # damaged FILE CHANGE PART: a resume is refused after this cha
 }
 name=momentum_buffer.transformer.h
 damaged optimizer.safetensors "s/$name.0.attn.c_proj/$name.0.attn.c_proh/" "$name.0.attn.c_proj.weight is missing"
-damaged state.json 's/"optimizer": "muon"/"optimizer": "lion"/' '"settings.optimizer" is "lion", want adamw|muon'
+damaged state.json 's/"optimizer": "muon"/"optimizer": "lion"/' 'state.json: --optimizer lion: want adamw|muon'
 close_test "a missing momentum and an unknown optimizer are refused"
 
 close_tests

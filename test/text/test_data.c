@@ -90,8 +90,8 @@ TEST(below_is_unbiased) {
 /* ---- schedule */
 
 TEST(schedules_at_their_corners) {
-    enum { COSINE = SCHEDULE_COSINE, LINEAR = SCHEDULE_LINEAR, WSD = SCHEDULE_WSD, CONSTANT = SCHEDULE_CONSTANT };
-    static const struct { int kind, warmup, total, decay, step; double want; } at[] = {     /* peak 1, final 0.1 */
+    static const char COSINE[] = "cosine", LINEAR[] = "linear", WSD[] = "wsd", CONSTANT[] = "constant";
+    static const struct { const char *kind; int warmup, total, decay, step; double want; } at[] = { /* from 1 to 0.1 */
         { COSINE, 9, 109, 0,   0, 0.1  }, { COSINE, 9, 109, 0,   8, 0.9  }, { COSINE, 9, 109, 0,   9, 1    },
         { COSINE, 9, 109, 0,  59, 0.55 }, { COSINE, 9, 109, 0, 109, 0.1  }, { COSINE, 9, 109, 0, 999, 0.1  },
         { COSINE, 9, 109, 0, 108, 0.1 + 0.9 * 0.000246719817 },             /* (1 + cos(0.99 pi)) / 2 */
@@ -100,37 +100,37 @@ TEST(schedules_at_their_corners) {
         { LINEAR, 9, 109, 0, 108, 0.109}, { LINEAR, 9, 109, 0, 109, 0.1  }, { LINEAR, 0, 1,   0,   0, 1    },
         { WSD,    9, 109, 20,  8, 0.9  }, { WSD,    9, 109, 20,  9, 1    }, { WSD,    9, 109, 20, 88, 1    },
         { WSD,    9, 109, 20, 89, 1    }, { WSD,    9, 109, 20, 99, 0.55 }, { WSD,    9, 109, 20, 108, 0.145 },
-        { WSD,    9, 109, 20, 109, 0.1 }, { WSD,    9, 109, 0, 108, 1    }, { WSD,    9, 109, 0, 109, 0.1  },
+        { WSD,    9, 109, 20, 109, 0.1 }, { WSD,    9, 109, 0, 88, 1     }, { WSD,    9, 109, 0, 109, 0.1  },
         { WSD,    9, 109, 500, 9, 1    }, { WSD,    9, 109, 500, 59, 0.55 }, { WSD,   0, 1,   1,   0, 1    },
         { WSD,    9, 109, 105, 59, 0.55 },                                  /* a decay that begins in the warm-up */
         { CONSTANT, 9, 109, 0, 8, 0.9  }, { CONSTANT, 9, 109, 0, 108, 1 }, { CONSTANT, 9, 109, 0, 109, 1 },
         { COSINE, 9, 5,   0,   4, 0.5  }, { COSINE, 9, 5,   0,   5, 0.1  },     /* a run shorter than its warm-up */
     };
     for (int i = 0; i < COUNT(at); i++) {
-        const double final = at[i].kind == CONSTANT ? 1 : 0.1;
-        Schedule s = { (ScheduleKind)at[i].kind, 1, final, at[i].warmup, at[i].total, at[i].decay };
+        Settings s = { .lr = 1, .min_lr = i % 2 ? NAN : 0.1, .schedule = at[i].kind, .warmup = at[i].warmup,
+                       .steps = at[i].total, .decay = at[i].decay };
         double got = schedule_learning_rate(&s, at[i].step);
-        EXPECT(fabs(got - at[i].want) < 1e-12, "row %d: kind %d, step %d of %d: %.15g, want %.15g", i, at[i].kind,
+        EXPECT(fabs(got - at[i].want) < 1e-12, "row %d: %s, step %d of %d: %.15g, want %.15g", i, at[i].kind,
                at[i].step, at[i].total, got, at[i].want);
     }
 }
 
 /* A run of 1000 steps with a peak of 0.5: the final rate and the decay of wsd follow from these unless given. */
 TEST(schedules_from_options) {
-    static const struct { const char *option, *value; double final; int64_t decay; } cases[] = {
-        { "batch", "3", 0.05, 200 }, { "min-lr", "0.4", 0.4, 200 }, { "min-lr", "0", 0, 200 },
-        { "decay", "3", 0.05, 3 },
+    static const struct { const char *option, *value; double final, at_900; } cases[] = {
+        { "batch", "3", 0.05, 0.275 }, { "min-lr", "0.4", 0.4, 0.45 }, { "min-lr", "0", 0, 0.25 },
+        { "decay", "3", 0.05, 0.5 },
     };
     for (int i = 0; i < COUNT(cases); i++) {
-        Settings settings = {0};
+        Settings s = {0};
         Option options[SETTINGS_ROWS];
         char *arguments[] = { "train_gpt", "--lr", "0.5", "--steps", "1000", "--warmup", "7", "--schedule", "wsd",
                               STRING("--%s=%s", cases[i].option, cases[i].value), NULL };
-        settings_parse(&settings, options, COUNT(arguments) - 1, arguments);
-        Schedule s = schedule_of(&settings, options);
-        EXPECT(s.kind == SCHEDULE_WSD && s.peak == 0.5 && s.warmup == 7 && s.total == 1000, "%s", arguments[9]);
-        EXPECT(fabs(s.final - cases[i].final) < 1e-15 && s.decay == cases[i].decay, "%s: final %g, decay %lld",
-               arguments[9], s.final, (long long)s.decay);
+        settings_parse(&s, options, COUNT(arguments) - 1, arguments);
+        const double final = schedule_learning_rate(&s, 1000), at_900 = schedule_learning_rate(&s, 900);
+        EXPECT(schedule_learning_rate(&s, 7) == 0.5 && schedule_learning_rate(&s, 0) == 0.5 / 8, "%s", arguments[9]);
+        EXPECT(fabs(final - cases[i].final) < 1e-15 && fabs(at_900 - cases[i].at_900) < 1e-15, "%s: final %g, 900: %g",
+               arguments[9], final, at_900);
     }
 }
 
