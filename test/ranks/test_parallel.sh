@@ -55,10 +55,14 @@ echo 9.0 > "$dir/host-1/val.txt.floor"
 hosts 0 "^step 2: val loss " --out none --data "$dir/text/train.txt" --val-data val.txt ${model#*val.txt}
 close_test "other weights or sizes on another host are an error; a floor is that of rank 0"
 
-# ---- A stop while one rank makes the tokens of a text and another waits for them
+# ---- Two runs of one text; a stop while one rank makes its tokens and another waits for them
 if [ ! "$cuda" ]; then
     yes "the quick brown fox jumps over the lazy dog" | head -c 100000000 > "$dir/fox.txt"
     expect "a tokenizer" "${gpt%/*}/tokenize" "$dir/text/train.txt" --train-tokenizer --vocab-size 300 --out "$dir/bpe"
+    for i in 1 2; do "$gpt" "$dir/fox.txt" --tokenizer "$dir/bpe" --dry-run > "$dir/both-$i" 2>&1 & done
+    wait
+    is "two runs at once: one writes" "$(cat "$dir"/both-? | grep -c -e '^tokenized ' -e ' to validate on')" 3
+    rm "$dir"/fox.txt.tokens-*
     "$gpt" "$dir/fox.txt" --tokenizer "$dir/bpe" ${model#*val.txt} --batch 2 --gpus 2 --threads 1 --out none \
         > "$dir/fox.out" 2>&1 &
     pid=$! tries=0
@@ -69,7 +73,7 @@ if [ ! "$cuda" ]; then
     is "what it says" "$(cat "$dir/fox.out")" "SIGTERM: the tokens are not complete; the same command makes them again"
     is "what is left" "$(ls "$dir" | grep fox)" "$(printf 'fox.out\nfox.txt')"
     rm "$dir/fox.txt"
-    close_test "a stop while a text is tokenized"
+    close_test "a text is tokenized by one of two runs, and by none that is stopped"
 fi
 
 # ---- Decisions of all ranks: a signal, a non-finite step
