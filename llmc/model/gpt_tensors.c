@@ -129,18 +129,6 @@ static size_t overlap_phases(TensorTable *table) {
     return table->bytes - start;
 }
 
-/* Copies the offsets of a table with the same entries, of larger tensors. */
-static void reuse_offsets(TensorTable *table, const TensorTable *larger, const char *what) {
-    for (int i = 0; i < table->count; i++) {
-        const TensorEntry *place = &larger->entry[i];
-        REQUIRE(table->entry[i].bytes <= place->bytes, "%s needs %zu bytes for %s, %zu are allocated", what,
-                table->entry[i].bytes, place->name, place->bytes);
-        table->entry[i].bytes = place->bytes;
-        table->entry[i].offset = place->offset;
-    }
-    table->bytes = larger->bytes;
-}
-
 /* Sets the addresses of all tensors; empty ones are absent. */
 static void place_table(TensorTable *table, void *memory) {
     table->memory = memory;
@@ -320,14 +308,12 @@ static int64_t words_of(size_t bytes) { return ceil_div((int64_t)bytes, 4); }
 
 /* Rows of logits in a chunk of the head: the fewest chunks of up to 512 MiB, since each reads and writes all of dwte
    (309 MB at 124M), equal in size, in whole tiles of a GEMM. For GPT-2's vocabulary in bf16, 65536 rows are 12 chunks
-   of 5120 and one of 4096. At least two rows a sequence: in bf16 they hold the f32 logits of its last token. allocated
-   limits it, as a smaller batch can want a larger chunk, 5120 rows one of 5120 where 6144 had two of 3072; 0 = no
-   limit. */
-static int64_t head_chunk(const GPTConfig *config, int B, int T, int64_t allocated) {
+   of 5120 and one of 4096. At least two rows a sequence: in bf16 they hold the f32 logits of its last token. A smaller
+   batch can want a larger chunk, 5120 rows one of 5120 where 6144 have two of 3072. */
+static int64_t head_chunk(const GPTConfig *config, int B, int T) {
     const int64_t rows = (int64_t)B * T, tile = 128, row_bytes = config->Vp * (int64_t)dtype_bytes(config->dtype);
     int64_t max = (INT64_C(512) << 20) / row_bytes / tile * tile;
     if (max < tile) max = tile;
-    if (allocated && max > allocated) max = allocated;
     const int64_t chunk = ceil_div(ceil_div(rows, ceil_div(rows, max)), tile) * tile;
     const int64_t min = 2 * (int64_t)B, fitted = chunk < rows ? chunk : rows;
     return fitted < min ? min : fitted;
@@ -359,8 +345,7 @@ static size_t acts_layout(GPT *m, int batch, int tokens, int first) {
         REQUIRE(!refusal, "--context-parallel %d: %s", split.size, refusal);
     }
 
-    int64_t chunk = m->cached ? 2 * B       /* generation has the logits of the last tokens only */
-                              : head_chunk(config, batch, tokens, m->chunk);
+    int64_t chunk = m->cached ? 2 * B : head_chunk(config, batch, tokens);      /* 2: logits of the last tokens only */
     int64_t kept = words_of(m->attention->kept_bytes(&m->spec));
     int64_t work = words_of(m->ring.split.size ? ring_workspace_bytes(&m->ring)
                                                : attention_workspace_bytes(m->attention, &m->spec));
@@ -431,20 +416,18 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     else if (comm_size > 1 && purpose == TRAIN) params_place(&m->master, &config, F32, m->grads.table.memory);
     else params_create(&m->master, &config, F32, "the parameters in f32");
     m->act_bytes = acts_plan(m, B, T).bytes;
-    m->chunk = m->acts.logits.dim[0];
-    m->acts.largest = m->acts.table;
-    m->acts.table = (TensorTable){ .memory = device_alloc(m->act_bytes, "the activations") };
+    m->acts.table.memory = device_alloc(m->act_bytes, "the activations");
     if (purpose == GENERATE) gpt_set_cache(m, B, T);
     else                     gpt_set_batch(m, B, T);
 }
 
+/* The same shapes have the same addresses, which CUDA graphs record. */
 static void set_shapes(GPT *m, int B, int T, int first) {
     TensorTable *table = &m->acts.table;
     char what[64];
     snprintf(what, sizeof what, "model: a batch of %d x %d tokens", B, T);
     REQUIRE(T <= m->config.T, "%s, want at most the context %d", what, m->config.T);
     acts_layout(m, B, T, first);
-    if (is_training(m)) reuse_offsets(table, &m->acts.largest, what);     /* CUDA graphs have addresses */
     REQUIRE(table->bytes <= m->act_bytes, "%s needs %zu bytes, %zu are allocated", what, table->bytes, m->act_bytes);
     place_table(table, table->memory);
     if (m->spec.position) m->spec.position = m->acts.position.data;

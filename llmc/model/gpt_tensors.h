@@ -174,7 +174,6 @@ typedef struct {
     MODEL_ACTS(FIELD)
     BlockActs   *block;
     TensorTable  table;
-    TensorTable  largest;          /* layout of gpt_create's batch; smaller ones use its offsets in training */
 } Acts;
 #undef FIELD
 
@@ -203,7 +202,6 @@ typedef struct {
     int              context;      /* tokens that the cache has room for */
     int              cached;       /* sequences in the cache; 0 = none, the activations are those of a batch */
     DeviceGraph      step;         /* gpt_next after a single token */
-    int64_t          chunk;        /* rows of logits allocated */
     const int32_t   *loaded;       /* host memory of the last batch of gpt_load */
     float            dropout;      /* that batch's */
     int              fp8;          /* that batch's products of the blocks are in E4M3 */
@@ -253,7 +251,7 @@ void gpt_init(GPT *m, uint64_t seed);
 void gpt_perturb(GPT *m);
 void gpt_cast_params(GPT *m);       /* params = master, rounded to config.dtype; after every write to master */
 
-/* Sets the shapes of the activations: B sequences of T tokens, in no tensor more than was allocated. */
+/* Sets the shapes of the activations: B sequences of T tokens. Fails where they need more memory than was allocated. */
 void gpt_set_batch(GPT *m, int B, int T);
 
 /* Until gpt_set_batch, for generation, the activations' memory holds an empty cache of k and v of B sequences of up to

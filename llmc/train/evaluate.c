@@ -16,28 +16,26 @@ static double bytes_of(Tokenizer *tokenizer, int32_t target) {
 
 Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer *tokenizer, int64_t max_tokens, int B) {
     const RingSplit split = gpt_split(&model->config);
-    const int T = split.T, local = gpt_local_tokens(&model->config), is_shared = split.size > 1;
+    const int T = split.T, local = gpt_local_tokens(&model->config), size = B * local, is_shared = split.size > 1;
     const int64_t groups = gpt_groups(&model->config), group = comm_rank / split.size;
     const int64_t all = tokens_windows(tokens, T), some = max_tokens ? (max_tokens + T - 1) / T : all;
     const int64_t wanted = some < all ? some : all;
-    const size_t room = (size_t)B * (size_t)local;
-    int32_t *batch = host_alloc((2 * room + 2 * (size_t)T) * sizeof *batch, "a batch"), *window = batch + 2 * room;
-    float *losses = host_alloc(room * sizeof *losses, "the losses of a batch");
+    int32_t *batch = host_alloc((size_t)(2 * size + 2 * T) * sizeof *batch, "a batch"), *window = batch + 2 * size;
+    float *losses = host_alloc((size_t)size * sizeof *losses, "the losses of a batch");
     const double start_s = seconds_now();
     double sums[4] = { 0 };             /* loss, targets, bytes of text, whether a stop cut it short */
+    gpt_set_batch(model, B, local);
     int64_t w = 0;                      /* ranks that share sequences compute and stop together */
     for (; w < wanted && !(is_shared ? ranks_stop(ranks_stops()) : stop_requested()); w += groups * B) {
-        const int64_t begin = w + group * B, left = wanted - begin;
-        const int rows = is_shared || left > B ? B : (int)left, size = rows * local;
-        if (rows <= 0) continue;
+        const int64_t begin = w + group * B;
+        if (begin >= wanted && !is_shared) continue;
         if (!comm_rank) print_progress("evaluating", (double)begin / (double)wanted, start_s);
-        for (int b = 0; b < rows; b++) {
+        for (int b = 0; b < B; b++) {
             memset(window + T, -1, (size_t)T * sizeof *window);     /* beyond the end: ignored targets */
             if (begin + b < wanted) tokens_eval_window(tokens, begin + b, T, window, window + T);
             ring_copy_local(&split, batch + b * local, window);
             ring_copy_local(&split, batch + size + b * local, window + T);
         }
-        gpt_set_batch(model, rows, local);
         gpt_load(model, batch, batch + size);
         gpt_forward(model);
         gpt_loss(model);

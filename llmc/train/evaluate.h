@@ -7,8 +7,8 @@
 #include "../text/tokenizer.h"
 
 /* The loss over the first max_tokens targets of a stream, rounded up to whole sequences of model->config.T; 0 = all. B
-   sequences are computed at a time, at most as many as the model was created for. All ranks call it: each computes a
-   part. */
+   sequences are computed at a time, as many as the model was created for; the last ones may be padding. All ranks call
+   it: each computes a part. */
 Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer *tokenizer, int64_t max_tokens, int B);
 
 /* ---- The val losses of a run */

@@ -220,9 +220,12 @@ void task_score(Task *task, GPT *m, int B) {
         int T = (order[at]->count + 15) / 16 * 16;      /* few different shapes */
         if (T > task->T) T = task->T;
         count = (int)fmin((double)B * task->T / T, task->rows - at);
-        /* some attentions need more scratch for many short rows than for a few long ones with as many tokens */
-        while (count > 1 && gpt_act_plan(&m->config, m->attention_name, count, T, m->purpose).bytes > m->act_bytes)
-            count--;
+        /* many short rows can need more scratch of the attention, and fewer tokens a larger chunk of logits */
+        while ((count > 1 || T < task->T) &&
+               gpt_act_plan(&m->config, m->attention_name, count, T, m->purpose).bytes > m->act_bytes) {
+            if (count > 1) count--;
+            else           T = task->T;
+        }
         print_progress("evaluating", (double)at / task->rows, start_s);
         score_batch(task, m, order + at, count, T);
     }

@@ -18,7 +18,6 @@ static inline void gpt_free(GPT *m) {
     params_free(&m->grads);
     device_free(m->acts.table.memory);
     free(m->acts.table.entry);
-    free(m->acts.largest.entry);
     free(m->acts.block);
     device_graph_free(&m->step);
 }

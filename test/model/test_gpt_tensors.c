@@ -108,17 +108,6 @@ TEST(what_does_not_fit_is_refused) {
     expect_fails("no-such-file",                              demand, &(Demand){ 24, 8, 2, "auto", "no-such-file" });
 }
 
-/* 513 rows of logits of 1 MiB are chunks of 384; 512 alone would be one chunk. */
-TEST(chunks_of_a_smaller_batch_fit) {
-    GPT *m = new_model((GPTConfig){ .L = 1, .NH = 1, .C = 8, .T = 513, .V = 1 << 18 }, "auto", 1, 513, EVALUATE);
-    const int64_t chunk = m->acts.logits.dim[0];
-    for (int T = 513; T >= 1; T = T == 513 ? 512 : T / 2) {
-        gpt_set_batch(m, 1, T);
-        EXPECT(m->acts.logits.dim[0] <= chunk, "%d tokens: %lld rows, %lld have memory", T,
-               (long long)m->acts.logits.dim[0], (long long)chunk);
-    }
-}
-
 /* Generation computes the logits of the last tokens alone: fewer tokens need no more memory, also where a batch of them
    has a larger chunk, 512 rows of 1 MiB where 513 have two of 384. */
 TEST(shorter_prompts_fit) {
