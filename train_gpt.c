@@ -104,14 +104,13 @@ static void create_model(Run *run) {
     corpus_check(&run->corpus, run->config.V);
     model_require_same(&run->config, s, run->options, run->from, run->step.sequences);
     gpt_create(&run->gpt, run->config, s->attention, (int)s->batch, gpt_local_tokens(&run->config), TRAIN);
-    optimizer_create(&run->optimizer, &run->gpt, adamw_of(s));
+    optimizer_create(&run->optimizer, &run->gpt);
     run->step = (TrainStep){ .model = &run->gpt, .optimizer = &run->optimizer, .tokens = run->corpus.train,
-                             .seed = (uint64_t)s->seed, .B = (int)s->batch, .sequences = run->step.sequences,
-                             .autotune = !s->deterministic };       /* --deterministic: the default algorithms */
+                             .settings = s, .B = (int)s->batch, .sequences = run->step.sequences };
     train_step_create(&run->step);
     run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
     if (run->resume.checkpoint) checkpoint_load_choices(run->resume.checkpoint);
-    if (run->step.autotune) autotune_cache_load();
+    if (!s->deterministic) autotune_cache_load();
     if (run->resume.checkpoint) {
         resume_load(&run->resume, &run->gpt, &run->optimizer);
         print_line(stdout, "resumed from %s", run->resume.checkpoint);
@@ -208,31 +207,31 @@ static const char *train(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     const char *stop = ranks_stop(ranks_stops());
-    if (run->step.autotune) train_step_agree(&run->step, state->sequences_seen);
+    if (!s->deterministic) train_step_agree(&run->step, state->sequences_seen);
     double began = seconds_now();
     for (const int64_t first = state->step; state->step < s->steps && !stops_early(run) && !stop; ) {
         const TrainState before = *state;
         const double learning_rate = schedule_learning_rate(s, state->step);
-        spike_detector_limits(&state->spikes, s->skip_spikes, &run->optimizer.loss_limit, &run->optimizer.norm_limit);
+        spike_detector_limits(&state->spikes, s->skip_spikes, run->optimizer.result);
         train_step(&run->step, state->sequences_seen, learning_rate);       /* forward, backward, update; next batch */
         report_background(&run->report);            /* rows of log.csv to disk, while a GPU computes */
         saver_poll(&run->saver);
-        const UpdateResult update = optimizer_result(&run->optimizer);      /* waits for the device */
+        const StepStats update = optimizer_result(&run->optimizer);         /* waits for the device */
         const double ms = 1e3 * (seconds_now() - began);
         began += 1e-3 * ms;
         state->step++;
         state->sequences_seen += (uint64_t)run->step.sequences;
         state->tokens += train_step_targets(&run->step, before.sequences_seen);
         if (before.step == first) autotune_cache_save();      /* all is measured */
-        const StepResult result = spike_detector_update(&state->spikes, &update.stats);  /* NONFINITE may end the run */
-        if (result != APPLIED) report_skipped_step(&run->saver, s, &before, state, &update.stats, result);
+        const StepResult result = spike_detector_update(&state->spikes, &update);  /* NONFINITE may end the run */
+        if (result != APPLIED) report_skipped_step(&run->saver, s, &before, state, &update, result);
 
         report_step(&run->report, &(LogRow){
-            .step = (double)state->step, .tokens = (double)state->tokens, .loss = update.stats.loss,
-            .norm = update.stats.norm, .lr = learning_rate, .ms = ms, .comm_wait_ms = update.comm_wait_ms,
+            .step = (double)state->step, .tokens = (double)state->tokens, .loss = update.loss,
+            .norm = update.norm, .lr = learning_rate, .ms = ms, .comm_wait_ms = run->optimizer.comm_wait_ms,
             .tokens_per_s = 1e3 * (double)(state->tokens - before.tokens) / ms });
 
-        run->save_requested = update.stats.save > 0;
+        run->save_requested = update.save > 0;
         const int validates = validation_due(run);
         stop = validates ? validate(run) : NULL;
         const int is_last = state->step == s->steps || stops_early(run);
@@ -243,7 +242,7 @@ static const char *train(Run *run) {
         require_no_leak(run);
         if (validates || saves || samples) began = seconds_now();
 
-        if (!stop) stop = ranks_stop(update.stats.stop);
+        if (!stop) stop = ranks_stop(update.stop);
     }
     if (run->saver.saved != state->step) saver_save(&run->saver, state);
     return stop;

@@ -7,11 +7,6 @@
 
 static void (*const matrix_updates[])(const Optimizer *) = { [OPTIMIZER_ADAMW] = NULL, [OPTIMIZER_MUON] = muon_step };
 
-AdamW adamw_of(const Settings *s) {
-    return (AdamW){ .beta1 = (float)s->beta1, .beta2 = (float)s->beta2, .eps = (float)s->eps,
-                    .weight_decay = (float)s->weight_decay, .max_norm = (float)s->clip };
-}
-
 /* ---- Creation */
 
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -78,10 +73,9 @@ static Tensor flat_alloc(size_t bytes, const char *what) {
     return tensor_of(device_alloc(bytes, what), F32, 1, (int64_t)(bytes / sizeof(float)));
 }
 
-void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
+void optimizer_create(Optimizer *o, GPT *model) {
     const OptimizerMemory memory = gpt_optimizer_memory(&model->config);
-    *o = (Optimizer){ .adamw = adamw, .loss_limit = INFINITY, .norm_limit = INFINITY, .model = model,
-                      .batch = memory.batch };
+    *o = (Optimizer){ .model = model, .batch = memory.batch };
     o->m = flat_alloc(memory.m, "the first moments");
     o->v = flat_alloc(memory.v, "the second moments");
     o->slices = comm_size > 1 || o->batch ? model->master.groups : 1;
@@ -96,19 +90,21 @@ void optimizer_create(Optimizer *o, GPT *model, AdamW adamw) {
     set_slices(o);
     o->stats = device_alloc(sizeof *o->stats, "the statistics of a step");
     o->result = device_host_alloc(sizeof *o->result, "the results of a step");
+    *o->result = (StepStats){ .loss_limit = INFINITY, .norm_limit = INFINITY };
 }
 
 /* ---- A step */
 
-void optimizer_begin(Optimizer *o, double learning_rate) {
+void optimizer_begin(Optimizer *o, const Settings *s, double learning_rate) {
     const double t = (double)(o->step + 1);
-    o->waited_ms = comm_waited_ms();
+    const float beta1 = (float)s->beta1, beta2 = (float)s->beta2;
+    o->comm_wait_ms = -comm_waited_ms();
     *o->result = (StepStats){
-        .learning_rate = (float)learning_rate, .beta1 = o->adamw.beta1, .beta2 = o->adamw.beta2, .eps = o->adamw.eps,
-        .weight_decay = o->adamw.weight_decay, .max_norm = o->adamw.max_norm,
-        .loss_limit = o->loss_limit, .norm_limit = o->norm_limit,
+        .learning_rate = (float)learning_rate, .beta1 = beta1, .beta2 = beta2, .eps = (float)s->eps,
+        .weight_decay = (float)s->weight_decay, .max_norm = (float)s->clip,
+        .loss_limit = o->result->loss_limit, .norm_limit = o->result->norm_limit,
         .stop = stop_requested() != NULL, .save = save_requested(),
-        .correction1 = (float)(1 - pow(o->adamw.beta1, t)), .correction2 = (float)(1 - pow(o->adamw.beta2, t)),
+        .correction1 = (float)(1 - pow(beta1, t)), .correction2 = (float)(1 - pow(beta2, t)),
     };
     device_upload_async(o->stats, o->result, sizeof *o->stats);
 }
@@ -148,12 +144,13 @@ void optimizer_update(Optimizer *o) {
     o->step++;
 }
 
-UpdateResult optimizer_result(Optimizer *o) {
+StepStats optimizer_result(Optimizer *o) {
     device_wait_mark(&o->done);
+    o->comm_wait_ms += comm_waited_ms();
     o->step -= !o->result->apply;
     o->result->loss = fabs(o->result->loss);            /* the NaN of x86 is negative */
     o->result->norm = fabs(o->result->norm);
-    return (UpdateResult){ *o->result, comm_waited_ms() - o->waited_ms };
+    return *o->result;
 }
 
 /* ---- The whole state, for files */

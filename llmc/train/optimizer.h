@@ -8,9 +8,6 @@
 #include "../model/gpt.h"
 #include "../options/settings.h"
 
-typedef struct { float beta1, beta2, eps, weight_decay, max_norm; } AdamW;
-AdamW adamw_of(const Settings *settings);
-
 /* What this rank updates of a group of parameters, or of all, where AdamW is alone and there is one rank: views. */
 typedef struct {
     Tensor param, param_bf16;   /* in f32; what the ops read, absent where that is param */
@@ -19,8 +16,6 @@ typedef struct {
 } Slice;
 
 typedef struct {
-    AdamW        adamw;
-    double       loss_limit, norm_limit;    /* next update's (kernels/update.h); +inf until set */
     GPT         *model;
     Tensor       m;             /* first moments, Muon's momentum, flat F32: this rank's slices one after the other */
     Tensor       v;             /* second moments, likewise; with a batch AdamW's rows one after the other */
@@ -34,18 +29,18 @@ typedef struct {
     int64_t      step;          /* updates that have been applied */
     UpdateRow   *rows, *host_rows;      /* on the device, and the same on the host */
     StepStats   *stats;         /* device */
-    StepStats   *result;        /* page-locked: the inputs of an update, then its results */
+    StepStats   *result;        /* page-locked: inputs of an update, then its results; limits stay, +inf at first */
     DeviceMark   done;          /* after the download of result */
-    double       waited_ms;     /* comm_waited_ms before it */
+    double       comm_wait_ms;  /* after optimizer_result: time that the step waited in comm_wait */
     DeviceGraph  graph;         /* an update */
 } Optimizer;
 
 /* Several ranks have ZeRO-1. The model's address must not change. */
-void optimizer_create(Optimizer *o, GPT *model, AdamW adamw);
+void optimizer_create(Optimizer *o, GPT *model);
 
 /* Writes the inputs of the next update, with what this rank's signals request; sums = 0. Call before the step's work,
    and after optimizer_result of the step before. */
-void optimizer_begin(Optimizer *o, double learning_rate);
+void optimizer_begin(Optimizer *o, const Settings *settings, double learning_rate);
 
 /* The `ready` of gpt_backward in the last micro-step: starts the sum of a group's gradients over the ranks. */
 void optimizer_reduce(void *optimizer, int group);
@@ -55,11 +50,7 @@ void optimizer_update(Optimizer *o);
 
 /* Waits for the update. Returns the results of the device, the same on all ranks; step is one less when the update was
    not applied. */
-typedef struct {
-    StepStats stats;
-    double    comm_wait_ms;     /* time that the step waited in comm_wait */
-} UpdateResult;
-UpdateResult optimizer_result(Optimizer *o);
+StepStats optimizer_result(Optimizer *o);
 
 /* All parameters in f32 or all moments, in the layout of model->master, for files. Sharded ones exist only between
    these calls, in the memory of the gradients, one at a time. memory: where a load writes them. scatter: keeps this

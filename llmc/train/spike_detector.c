@@ -28,12 +28,12 @@ static double limit(const double *value, int n, double z, double min_sigma) {
     return mean + fmax(slope, 0) * ahead + z * fmax(sqrt(variance), min_sigma);
 }
 
-void spike_detector_limits(const SpikeDetector *d, double z, double *loss_limit, double *norm_limit) {
-    *loss_limit = *norm_limit = INFINITY;
+void spike_detector_limits(const SpikeDetector *d, double z, StepStats *limits) {
+    limits->loss_limit = limits->norm_limit = INFINITY;
     if (z <= 0 || d->count < SPIKE_WINDOW_MIN || d->spikes >= SPIKE_STEPS_MAX) return;
     /* a thousandth of the loss: even batches of a million tokens differ by more */
-    *loss_limit = limit(d->loss, d->count, z, 1e-3 * fabs(d->loss[d->count - 1]));
-    *norm_limit = exp(limit(d->log_norm, d->count, z, 1e-2));
+    limits->loss_limit = limit(d->loss, d->count, z, 1e-3 * fabs(d->loss[d->count - 1]));
+    limits->norm_limit = exp(limit(d->log_norm, d->count, z, 1e-2));
 }
 
 static void push(double window[SPIKE_WINDOW], int count, double newest) {

@@ -21,9 +21,9 @@ typedef struct {
 
 typedef enum { APPLIED, NONFINITE, SPIKE } StepResult;
 
-/* Loss and norm that are z standard deviations above the values expected from the window; +inf for z = 0, while the
-   window has fewer than SPIKE_WINDOW_MIN updates, and after SPIKE_STEPS_MAX spikes in a row. */
-void spike_detector_limits(const SpikeDetector *detector, double z, double *loss_limit, double *norm_limit);
+/* Sets both limits: z standard deviations above the values expected from the window; +inf for z = 0, while the window
+   has fewer than SPIKE_WINDOW_MIN updates, and after SPIKE_STEPS_MAX spikes in a row. */
+void spike_detector_limits(const SpikeDetector *detector, double z, StepStats *limits);
 
 /* Called after a step: an applied update enters the window, another step is counted. */
 StepResult spike_detector_update(SpikeDetector *detector, const StepStats *stats);

@@ -17,12 +17,13 @@ void train_step_create(TrainStep *s) {
 static void load_batch(TrainStep *s, uint64_t first) {
     const RingSplit split = gpt_split(&s->model->config);
     const int T = split.T, local = ring_tokens(&split, split.rank);
+    const uint64_t seed = (uint64_t)s->settings->seed;
     if (s->model->loaded == s->batch[s->slot] && s->loaded_first == first) return;
     int32_t *inputs = s->batch[s->slot ^= 1], *targets = inputs + s->B * local;
     uint64_t *sequence = (uint64_t *)(targets + s->B * local);
     device_wait_mark(&s->copied[s->slot]);
     for (int b = 0; b < s->B; b++) {
-        tokens_train_window(s->tokens, s->seed, first + (uint64_t)b, T, s->window, s->window + T);
+        tokens_train_window(s->tokens, seed, first + (uint64_t)b, T, s->window, s->window + T);
         ring_copy_local(&split, inputs + b * local, s->window);
         ring_copy_local(&split, targets + b * local, s->window + T);
     }
@@ -33,7 +34,8 @@ static void load_batch(TrainStep *s, uint64_t first) {
 }
 
 int64_t train_step_targets(const TrainStep *s, uint64_t first) {
-    return tokens_train_targets(s->tokens, s->seed, first, (uint64_t)s->sequences, s->model->config.T);
+    return tokens_train_targets(s->tokens, (uint64_t)s->settings->seed, first, (uint64_t)s->sequences,
+                                s->model->config.T);
 }
 
 static int64_t micro_steps(const TrainStep *s) { return s->sequences / s->B / gpt_groups(&s->model->config); }
@@ -65,8 +67,8 @@ void train_step(TrainStep *s, uint64_t first, double learning_rate) {
     const int records = gpt_split(&model->config).size == 1;    /* ring attention has transfers inside of ops */
     const float dloss = 1.0f / (float)train_step_targets(s, first);
     gpt_set_batch(model, s->B, gpt_local_tokens(&model->config));
-    optimizer_begin(optimizer, learning_rate);
-    autotune_enable(s->autotune);
+    optimizer_begin(optimizer, s->settings, learning_rate);
+    autotune_enable(!s->settings->deterministic);      /* else the default algorithms */
     for (int64_t i = 0; i <= last; i++) {
         const Into into = i ? ACCUMULATE : OVERWRITE;
         const int reduces = i == last && comm_size > 1;

@@ -9,10 +9,9 @@ typedef struct {
     GPT          *model;
     Optimizer    *optimizer;
     const Tokens *tokens;
-    uint64_t      seed;             /* seed of the data order */
+    const Settings *settings;
     int           B;                /* sequences of a micro-batch */
     int64_t       sequences;        /* sequences of an update, all ranks */
-    int           autotune;         /* algorithms are chosen by measurement (kernels/autotune.h) */
     int32_t      *window;           /* inputs and targets of a whole sequence */
     int32_t      *batch[2];         /* inputs and targets of a micro-batch and the number of its first sequence (64
                                        bits), page-locked: one is written while the other is being copied */

@@ -119,7 +119,7 @@ static inline float *logits_of(const GPT *m) {
 
 static inline StepStats update(Optimizer *o) {
     optimizer_update(o);
-    return optimizer_result(o).stats;
+    return optimizer_result(o);
 }
 
 static inline void expect_equal_rows(const Params *a, const Params *b, const char *what) {
@@ -192,7 +192,7 @@ static inline void free_trainer(void *trainer) {
 static inline Trainer *new_trainer(GPTConfig config, int B, int T) {
     Trainer *t = malloc(sizeof *t);
     gpt_create(&t->model, config, "auto", B, T, TRAIN);
-    optimizer_create(&t->optimizer, &t->model, (AdamW){ .beta1 = 0.9f });
+    optimizer_create(&t->optimizer, &t->model);
     return test_keep_by(free_trainer, t);
 }
 

@@ -17,7 +17,7 @@ typedef struct {
     GPTConfig  config;
     int        B, T, steps, target_count;
     double     learning_rate;
-    AdamW      adamw;
+    Settings   settings;       /* AdamW's */
     int32_t   *tokens, *targets;
     double    *losses, *norms;      /* of each step, before the update and before clipping */
 } Reference;
@@ -39,8 +39,8 @@ static inline Reference reference_open(const char *path) {
     r.T = (int)metadata(&r, "T");
     r.steps = (int)metadata(&r, "steps");
     r.learning_rate = metadata(&r, "lr");
-    r.adamw = (AdamW){ (float)metadata(&r, "beta1"), (float)metadata(&r, "beta2"), (float)metadata(&r, "eps"),
-                       (float)metadata(&r, "weight_decay"), (float)metadata(&r, "max_norm") };
+    r.settings = (Settings){ .beta1 = metadata(&r, "beta1"), .beta2 = metadata(&r, "beta2"), .eps = metadata(&r, "eps"),
+                             .weight_decay = metadata(&r, "weight_decay"), .clip = metadata(&r, "max_norm") };
     r.tokens  = tensor_from(&r.file, "tokens",  "I32", 4, r.B * r.T);
     r.targets = tensor_from(&r.file, "targets", "I32", 4, r.B * r.T);
     r.losses  = tensor_from(&r.file, "losses",  "F64", 8, r.steps);

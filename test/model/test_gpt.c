@@ -45,10 +45,10 @@ static double compare_gradient(const Reference *r, const TensorEntry *row, doubl
    fall, which is at most the first loss. AdamW is steady: it divides a gradient by its own size. */
 static void compare_steps(GPT *m, const Reference *r, double *loss_error, double *norm_error, double limit) {
     Optimizer o;
-    optimizer_create(&o, m, r->adamw);
+    optimizer_create(&o, m);
     for (int step = 0; step < r->steps; step++) {
         train_pass(m, 1.0f / (float)r->target_count, OVERWRITE);
-        optimizer_begin(&o, r->learning_rate);
+        optimizer_begin(&o, &r->settings, r->learning_rate);
         loss_add(o.stats, m->acts.losses, 1.0f / (float)r->target_count);
         StepStats got = update(&o);
         double loss = fabs(got.loss - r->losses[step]) / r->losses[0], norm = fabs(got.norm / r->norms[step] - 1);

@@ -8,7 +8,7 @@ static double normal(int run, int64_t i) { return normal_of(philox(1, RANDOM_TES
 /* A step as the device decides it, under the limits that the host has set. */
 static StepResult step(SpikeDetector *g, double z, double loss, double norm) {
     StepStats n = { .loss = loss, .norm = norm };
-    spike_detector_limits(g, z, &n.loss_limit, &n.norm_limit);
+    spike_detector_limits(g, z, &n);
     n.apply = isfinite(loss) && isfinite(norm) && loss <= n.loss_limit && norm <= n.norm_limit;
     return spike_detector_update(g, &n);
 }
@@ -41,20 +41,21 @@ TEST(limits_of_known_windows) {
     for (int kind = 0; kind < 12; kind++) {
         SpikeDetector g = {0};
         const int count = 64 << kind / 4, n = count < SPIKE_WINDOW ? count : SPIKE_WINDOW;
-        double loss[256], log_norm[256], got_loss, got_norm;
+        double loss[256], log_norm[256];
+        StepStats got;
         for (int i = 0; i < count; i++) {
             const double noise = normal(kind, i), zigzag = 10 - 0.03 * i + (i % 2 ? 0.25 : -0.25);
             loss[i] = (const double[]){ zigzag, 3, 2 + 1e-3 * i, 3 + 0.1 * noise }[kind % 4];
             log_norm[i] = (const double[]){ 0.03 * i, 0.2 * noise, -1, 1e-3 * noise - 0.01 * i }[kind % 4];
             step(&g, 0, loss[i], exp(log_norm[i]));
         }
-        spike_detector_limits(&g, 5, &got_loss, &got_norm);
+        spike_detector_limits(&g, 5, &got);
         const double want_loss = limit_of(loss + count - n, n, 5, 1e-3 * loss[count - 1]);
         const double want_norm = exp(limit_of(log_norm + count - n, n, 5, 1e-2));
-        EXPECT(fabs(got_loss - want_loss) < 1e-9 * want_loss, "kind %d: loss limit %.12g, want %.12g", kind, got_loss,
-               want_loss);
-        EXPECT(fabs(got_norm - want_norm) < 1e-9 * want_norm, "kind %d: norm limit %.12g, want %.12g", kind, got_norm,
-               want_norm);
+        EXPECT(fabs(got.loss_limit - want_loss) < 1e-9 * want_loss, "kind %d: loss limit %.12g, want %.12g", kind,
+               got.loss_limit, want_loss);
+        EXPECT(fabs(got.norm_limit - want_norm) < 1e-9 * want_norm, "kind %d: norm limit %.12g, want %.12g", kind,
+               got.norm_limit, want_norm);
     }
 }
 

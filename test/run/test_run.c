@@ -161,7 +161,7 @@ static void run_and_repeat(DType dtype, int val_tokens) {
     GPTConfig config = { .L = L, .NH = NH, .C = C, .T = T, .V = 256, .dtype = dtype };
     gpt_check(&config);
     GPT *gpt = new_model(config, "auto", SEQUENCES, T, TRAIN);
-    optimizer_create(&optimizer, gpt, (AdamW){0});
+    optimizer_create(&optimizer, gpt);
     for (int step = 1; step <= STEPS && is_whole; step++) {
         repeat_step(gpt, &optimizer, train, out, step);
         repeat_validation(gpt, val, val_tokens, step);
@@ -258,7 +258,7 @@ TEST(the_plan_is_what_is_allocated) {
         const size_t received = is_sharded ? gpt_scratch_bytes(&config) : 0;   /* at most: no ranks are connected */
         size_t list = 0;
         if (purpose == TRAIN) {
-            optimizer_create(&optimizer, &gpt, (AdamW){0});
+            optimizer_create(&optimizer, &gpt);
             list = (size_t)(gpt.grads.table.count + optimizer.slices - 1) * sizeof(UpdateRow) + sizeof(StepStats);
             EXPECT((matrices || plan.optimizer == 2 * share) && f32 % 3 * (size_t)is_sharded == 0,
                    "case %d: %zu of %zu bytes", k, plan.optimizer, f32);
