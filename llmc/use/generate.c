@@ -14,7 +14,7 @@
 
 typedef struct {
     GPT       *model;
-    Tokenizer  *tokenizer;
+    Tokenizer *tokenizer;
     const Settings *settings;
     Report    *report;          /* of the run that the sample is an event of; NULL = none */
     int64_t    step;            /* the training step */
@@ -30,23 +30,23 @@ typedef struct {
     char      *text;
     size_t     size, end, written;      /* end: before the first character that may begin stop */
     int        has_ended;
-} Samples;
+} Sampler;
 
-static void append(Samples *s, int32_t token) {
+static void append(Sampler *s, int32_t token) {
     s->token = host_grow(s->token, s->count, &s->room, sizeof token, "the tokens of a sample");
     s->token[s->count++] = token;
 }
 
 /* Where the last n tokens do not fit, half of the context before them stays, or as much as fits: its positions change,
    so it is passed again. */
-static void make_room(Samples *s, size_t n) {
+static void make_room(Sampler *s, size_t n) {
     const size_t T = (size_t)s->model->context;
     if (s->count - s->first <= T) return;
     s->cached = s->first = s->count - (n + T / 2 < T ? n + T / 2 : T);
 }
 
 /* Adds a token of the answer, which ends at tokenizer_end_of_text and before stop. */
-static void add_to_text(Samples *s, int32_t token) {
+static void add_to_text(Sampler *s, int32_t token) {
     const size_t length = strlen(s->stop);
     const int is_end = token == tokenizer_end_of_text(s->tokenizer, s->model->config.V);
     size_t left;
@@ -59,7 +59,7 @@ static void add_to_text(Samples *s, int32_t token) {
 }
 
 /* Generates the next token. */
-static void generate(Samples *s) {
+static void generate(Sampler *s) {
     const Settings *how = s->settings;
     const Sampling sampling = { how->temperature, (int)how->top_k, how->top_p };
     const double uniform = random_uniform((uint64_t)how->seed, RANDOM_SAMPLE, (uint32_t)s->step, s->index++);
@@ -75,7 +75,7 @@ static void generate(Samples *s) {
     make_room(s, 1);
 }
 
-static void write_text(Samples *s) {
+static void write_text(Sampler *s) {
     const char *from = s->text + s->written;
     const size_t size = s->end - s->written;
     s->written += s->is_raw ? fwrite(from, 1, size, s->file) : text_print(from, size, s->has_ended, s->file);
@@ -86,7 +86,7 @@ static volatile sig_atomic_t is_answering, is_interrupted;      /* interactive m
 
 /* Continues the context by the text and up to --sample-tokens generated tokens, and writes them token by token. An
    empty first text is a token that is not written. */
-static void answer(Samples *s, const char *text) {
+static void answer(Sampler *s, const char *text) {
     const uint64_t end = s->index + (uint64_t)s->settings->sample_tokens;
     int length;
     int32_t *prompt = tokenizer_encode(s->tokenizer, text, s->model->config.V, &length);
@@ -155,7 +155,7 @@ static void on_interrupt(int number) {
 
 /* Continues the lines of stdin in one context; the first follows the prompt. SIGINT ends an answer; the second, one
    before the next line is read, or the end of stdin the program. */
-static void answer_lines(Samples *s, const char *prompt) {
+static void answer_lines(Sampler *s, const char *prompt) {
     const int is_terminal = isatty(STDIN_FILENO);
     signal(SIGINT, on_interrupt);
     if (is_terminal)
@@ -207,7 +207,7 @@ int sample_cache_tokens(const GPTConfig *config, Tokenizer *tokenizer, const Set
 void sample_text(GPT *model, Tokenizer *tokenizer, const Settings *settings, const char *prompt, Report *report,
                  int64_t step, FILE *file) {
     char *stop = unescape(settings->stop);
-    Samples s = { .model = model, .tokenizer = tokenizer, .settings = settings, .report = report, .step = step,
+    Sampler s = { .model = model, .tokenizer = tokenizer, .settings = settings, .report = report, .step = step,
                   .file = file, .is_raw = !report && !isatty(fileno(file)), .stop = stop };
     gpt_set_cache(model, 1, model->purpose == GENERATE ? model->config.T : model->config.cache_tokens);
     if (settings->interactive) answer_lines(&s, prompt);
