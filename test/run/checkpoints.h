@@ -7,7 +7,7 @@
 
 /* A save that fails leaves its paths behind, some 200 bytes (fails, kernels/check.h). */
 const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void) { return "leak:vasprintf\nleak:open_files"; }
+const char *__lsan_default_suppressions(void) { return "leak:vasprintf\nleak:open_found"; }
 
 static const char  *test_model = "d4", *test_data = "a \"b\"\n\\c\xc3\xa9", *test_none, *test_optimizer = "adamw";
 static const Option test_options[] = {
