@@ -105,60 +105,68 @@ static jmp_buf test_jump;
 static char    test_message[4096];
 
 static void test_jump_back(const char *message) {
-    snprintf(test_message, sizeof test_message, "%s", message);
+    snprintf(test_message, sizeof test_message, "%s\n", message);
     longjmp(test_jump, 1);
 }
 
-/* Wants fail() with a message of one line that holds part. What f had allocated stays behind. */
-static inline void expect_fails_here(const char *part, void (*f)(void *), void *argument) {
-    *test_message = 0;
-    fail_hook = test_jump_back;
-    if (!setjmp(test_jump)) f(argument);
-    fail_hook = NULL;
-    EXPECT(*test_message && !strchr(test_message, '\n'), "want one line with \"%s\", got: %s", part, test_message);
-    EXPECT(strstr(test_message, part), "want \"%s\", got: %s", part, test_message);
-}
+static struct { pid_t id; int stderr_end; } test_child;
 
-/* Runs f(argument) in a child; text is what that writes to stderr, status as in wait. Returns the text's length. */
-static inline size_t test_in_child(void (*f)(void *), void *argument, char *text, size_t size, int *status) {
-    int pipe_ends[2];
-    size_t length = 0;
+/* 1 in a child, which a failure ends with exit code 1, and 0 in its parent; both go on to test_child_end. */
+static inline int test_child_begin(void) {
+    int ends[2];
     fflush(NULL);
-    if (pipe(pipe_ends)) { perror("pipe"); exit(2); }
-    pid_t child = fork();
-    if (child == 0) {
-        dup2(pipe_ends[1], 2);
-        close(pipe_ends[0]);
-        close(pipe_ends[1]);
+    if (pipe(ends)) { perror("pipe"); exit(2); }
+    test_child.id = fork();
+    test_child.stderr_end = ends[0];
+    if (test_child.id == 0) {
+        dup2(ends[1], 2);
+        close(ends[0]);
         fail_hook = test_fail;
         alarm(60);
-        f(argument);
-        _exit(0);
     }
-    close(pipe_ends[1]);
-    for (ssize_t n; length < size - 1 && (n = read(pipe_ends[0], text + length, size - 1 - length)) > 0; )
+    close(ends[1]);
+    return test_child.id == 0;
+}
+
+/* Ends the child. In the parent: text is what that wrote to stderr, status as in wait. Returns the text's length. */
+static inline size_t test_child_end(char *text, size_t size, int *status) {
+    size_t length = 0;
+    if (test_child.id == 0) _exit(0);
+    for (ssize_t n; length < size - 1 && (n = read(test_child.stderr_end, text + length, size - 1 - length)) > 0; )
         length += (size_t)n;
     text[length] = 0;
-    close(pipe_ends[0]);
+    close(test_child.stderr_end);
     *status = 0;
-    waitpid(child, status, 0);
+    waitpid(test_child.id, status, 0);
     return length;
 }
 
-/* Wants f(argument) to end through fail(), in a child: exit code 1, one line on stderr that holds part. */
-static inline void expect_fails(const char *part, void (*f)(void *), void *argument) {
-    if (test_in_process) {
-        expect_fails_here(part, f, argument);
-        return;
-    }
-    char text[4096];
-    int status;
-    size_t length = test_in_child(f, argument, text, sizeof text, &status);
-    char *newline = strchr(text, '\n');
-    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 1, "want exit code 1 with \"%s\", got status %d: %s",
-           part, status, text);
-    EXPECT(newline && newline == text + length - 1, "want one line with \"%s\", got: %s", part, text);
-    EXPECT(strstr(text, part), "want \"%s\", got: %s", part, text);
+static inline int expect_begin(void) {
+    if (!test_in_process) return test_child_begin();
+    *test_message = 0;
+    fail_hook = test_jump_back;
+    return 1;
 }
+
+static inline void expect_end(const char *part) {
+    int status = 0;
+    size_t length = test_in_process ? strlen(test_message)
+                                    : test_child_end(test_message, sizeof test_message, &status);
+    const char *newline = strchr(test_message, '\n');
+    if (test_in_process) fail_hook = NULL;
+    EXPECT(test_in_process || (WIFEXITED(status) && WEXITSTATUS(status) == 1),
+           "want exit code 1 with \"%s\", got status %d: %s", part, status, test_message);
+    EXPECT(newline && newline == test_message + length - 1, "want one line with \"%s\", got: %s", part, test_message);
+    EXPECT(strstr(test_message, part), "want \"%s\", got: %s", part, test_message);
+}
+
+#if defined __GNUC__ && !defined __clang__
+#pragma GCC diagnostic ignored "-Wclobbered"    /* gcc warns of loop counters, which do not change before the longjmp */
+#endif
+
+/* Wants the statements to end through fail(), with a message of one line that holds part: in a child with exit code 1,
+   or test_in_process, where what they had allocated stays. Variables that they set are indeterminate afterwards. */
+#define EXPECT_FAILS(part, ...) do { if (expect_begin()) if (!setjmp(test_jump)) { __VA_ARGS__; } \
+    expect_end(part); } while (0)
 
 #endif

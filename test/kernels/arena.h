@@ -290,8 +290,6 @@ typedef struct {
     int either;                 /* bits: which may be f32 as well as bf16 */
 } Call;
 
-static inline void make_call(void *argument) { ((Call *)argument)->call(((Call *)argument)->t); }
-
 /* Each operand in turn is given a last dimension that is too long, another data type, and is left out: the op must say
    so in one line that begins with its name. */
 static inline void expect_refusals(Call right) {
@@ -306,7 +304,7 @@ static inline void expect_refusals(Call right) {
             if (kind == 2 && right.optional >> i & 1) continue;
             if (kind == 2) *t = ABSENT;
             int errors = test_errors;
-            expect_fails(prefix, make_call, &wrong);
+            EXPECT_FAILS(prefix, wrong.call(wrong.t));
             if (test_errors > errors) printf("    %s: operand %d, %s\n", right.op, i,
                                              (const char *[]){"one column more", "another data type", "absent"}[kind]);
         }

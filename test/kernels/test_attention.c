@@ -656,16 +656,8 @@ static AttentionSpec small = { .B = 2, .NH = 2, .Tq = 5, .Tk = 7, .q0 = 1, .caus
 static const Attention *chosen;
 static AttentionSpec chosen_spec;
 
-static void call_pick(void *name) { attention_pick(name, &chosen_spec); }
-static void call_dropping(void *rate) {
-    AttentionSpec s = small;
-    s.dropout.rate = *(float *)rate;
-    attention_forward(attention_pick("auto", &small), &s, &(AttentionOperands){0});
-}
-
 TEST_EACH_DTYPE(picking) {
     small.dtype = small.out_dtype = arena_dtype;
-    chosen_spec = small;
     const Attention *first = NULL;
     for (int n = 0; attention_list[n]; n++) {
         if (attention_list[n]->refuse(&small)) continue;
@@ -676,17 +668,19 @@ TEST_EACH_DTYPE(picking) {
         EXPECT(attention_pick(attention_list[n]->name, &small) == attention_list[same], "%s", attention_list[n]->name);
     }
     EXPECT(first && attention_pick("auto", &small) == first, "auto is not the first that can run");
-    expect_fails("unknown name \"flesh\", want auto, flash or naive", call_pick, "flesh");
-    for (int i = 0; i < 3; i++)
-        expect_fails("want 0 .. 0.95", call_dropping, &(float[]){ -0.1f, 0.96f, NAN }[i]);
+    EXPECT_FAILS("unknown name \"flesh\", want auto, flash or naive", attention_pick("flesh", &small));
+    for (int i = 0; i < 3; i++) {
+        AttentionSpec s = small;
+        s.dropout.rate = (float[]){ -0.1f, 0.96f, NAN }[i];
+        EXPECT_FAILS("want 0 .. 0.95", attention_forward(attention_pick("auto", &small), &s, &(AttentionOperands){0}));
+    }
 
     AttentionSpec wide = small, bf16 = small;
     wide.HS = HS_MAX + 8;
     bf16.dtype = bf16.out_dtype = BF16;
     for (int n = 0; attention_list[n]; n++) {
         const Attention *a = attention_list[n];
-        chosen_spec = wide;
-        expect_fails("head size", call_pick, (char *)a->name);
+        EXPECT_FAILS("head size", attention_pick(a->name, &wide));
         EXPECT(!device_refuse_dtype(BF16) || a->refuse(&bf16), "%s runs bf16, the device does not", a->name);
     }
 }
@@ -721,7 +715,7 @@ TEST_EACH_DTYPE(refusals) {
         for (int i = 0; i < COUNT(bad_sizes); i++) {
             chosen_spec.Tq = bad_sizes[i][0];
             chosen_spec.Tk = bad_sizes[i][1];
-            expect_fails("attention", make_call, &(Call){ .call = call_forward, .t = { out, lse, q, k, v } });
+            EXPECT_FAILS("attention", call_forward((Tensor[]){ out, lse, q, k, v }));
         }
     }
     if (arena_dtype == F32)

@@ -207,16 +207,15 @@ TEST(refusals) {
         { "matmul fp8 backward", call_backward, 6, 1 << 0, .t = { t, dweight, dout.q, dout.qt, x.qt, weight.qt } },
     };
     for (int i = 0; i < COUNT(calls); i++) expect_refusals(calls[i]);
-    expect_fails("quantize: q and qt are absent, want at least one", make_call, &(Call){ .call = call_quantize });
+    EXPECT_FAILS("quantize: q and qt are absent, want at least one", quantize(ABSENT, ABSENT, ABSENT));
     Tensor odd = tensor_of(x.q.data, E4M3, 2, 20, K);
     odd.max = x.q.max;
     const char *refusal = device_refuse_dtype(E4M3);
-    expect_fails(refusal ? refusal : "quantize: q is e4m3 (20,32), want multiples of 16", make_call,
-                 &(Call){ .call = call_quantize, .t = { odd, ABSENT, tensor_of(t.data, BF16, 2, 20, K) } });
+    EXPECT_FAILS(refusal ? refusal : "quantize: q is e4m3 (20,32), want multiples of 16",
+                 quantize(odd, ABSENT, tensor_of(t.data, BF16, 2, 20, K)));
     odd = x.q;
     odd.max = NULL;
-    expect_fails(refusal ? refusal : "want both, on 16 bytes", make_call,
-                 &(Call){ .call = call_quantize, .t = { odd, ABSENT, t } });
+    EXPECT_FAILS(refusal ? refusal : "want both, on 16 bytes", quantize(odd, ABSENT, t));
 }
 
 int main(void) {

@@ -16,8 +16,7 @@ DeviceInfo device_info(void) {
 /* without: the function that the library lacks; NULL: there is no library. */
 typedef struct { const char *want, *reasons, *without, *fails, *bus_id; } Machine;
 
-static void ask_twice(void *argument) {
-    const Machine *machine = argument;
+static void ask_twice(const Machine *machine) {
     char library[64];
     snprintf(library, sizeof library, "nvml/%s.so", machine->without ? machine->without : "");
     if (machine->without && !dlopen(built(library), RTLD_NOW)) fprintf(stderr, "%s: %s", library, dlerror());
@@ -64,7 +63,8 @@ TEST(health_of_machines) {
         const Machine *m = &machines[i];
         char got[256], twice[256];
         int status;
-        test_in_child(ask_twice, (void *)m, got, sizeof got, &status);
+        if (test_child_begin()) ask_twice(m);
+        test_child_end(got, sizeof got, &status);
         snprintf(twice, sizeof twice, "%s %s", m->want, m->want);
         EXPECT(status == 0 && !strcmp(got, twice),
                "without %s, failing \"%s\", reasons %s, card %s: status %d, got %s, want %s",

@@ -524,11 +524,11 @@ TEST_EACH_DTYPE(softmax_extremes) {
            && isfinite(loss[5]), "losses %g %g %g %g %g %g", loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]);
 }
 
-static void call_target(void *target) {
+static void call_target(int target) {
     arena_begin("head", "a target outside the vocabulary");
     Tensor x = input(1, 1, 3, 8), wte = input(1, 16, 8), losses = f32_output(1, 3), work = scratch(3, 16);
     Tensor targets = integers(0, 0, 1, 3);
-    ((int *)arena_host(targets))[1] = *(int *)target;
+    ((int *)arena_host(targets))[1] = target;
     arena_upload();
     head_loss(losses, ABSENT, ABSENT, x, wte, targets, 11, 1, OVERWRITE, work);
 }
@@ -550,15 +550,14 @@ static void head_bad_target_is_nan(void) {
 TEST_EACH_DTYPE(head_bad_target) {
     if (strcmp(backend_name, "cpu")) { head_bad_target_is_nan(); return; }
     device_open((DeviceOptions){ .threads = 1 });      /* no threads are left behind by fork */
-    expect_fails("11", call_target, &(int){11});
-    expect_fails("-2", call_target, &(int){-2});
+    EXPECT_FAILS("11", call_target(11));
+    EXPECT_FAILS("-2", call_target(-2));
 }
 
 /* ---- refusals */
 
 static void call_embedding(Tensor *t)          { embedding_forward(t[0], t[1], t[2], t[3], t[4]); }
 static void call_cache_append(Tensor *t)       { cache_append(t[0], t[1], t[2]); }
-static void call_sample(Tensor *t) { sample_tokens(t[0], t[1], t[2], 7, (Sampling){ 1, 0, 1 }); }
 static void call_embedding_backward(Tensor *t) {
     if (t[3].data && t[3].dtype == I32 && tensor_is_packed(t[3])) embedding_sort(t[3], 8);
     embedding_backward(t[0], t[1], t[2], t[3], t[4], OVERWRITE);
@@ -620,17 +619,14 @@ TEST_EACH_DTYPE(refusals) {
     for (int i = 0; i < COUNT(calls); i++) expect_refusals(calls[i]);
 
     Tensor doubles_of = tensor_of(two_f32.data, F64, 1, 2), few = tensor_of(two_f32.data, F32, 2, 2, 6);
-    Call sample = { .call = call_sample, .t = { two_ids, few, doubles_of } };
-    expect_fails("sample: V is 7, want 1 .. 6", make_call, &sample);
-    sample.t[0] = two_losses;
-    expect_fails("sample: tokens is f32 (2)", make_call, &sample);
-    sample = (Call){ .call = call_sample, .t = { two_ids, two_f32, two_losses } };
-    expect_fails("sample: uniform is f32 (2)", make_call, &sample);
+    const Sampling sampling = { 1, 0, 1 };
+    EXPECT_FAILS("sample: V is 7, want 1 .. 6", sample_tokens(two_ids, few, doubles_of, 7, sampling));
+    EXPECT_FAILS("sample: tokens is f32 (2)", sample_tokens(two_losses, few, doubles_of, 7, sampling));
+    EXPECT_FAILS("sample: uniform is f32 (2)", sample_tokens(two_ids, two_f32, two_losses, 7, sampling));
     weight.dim[1] = weight.pitch = 3;
     const char *message = arena_dtype == BF16 ? "matmul: weight is bf16 (5,3), want bf16 (5,4)"
                                               : "matmul: weight is f32 (5,3), want f32 (5,4)";
-    expect_fails(message, make_call,
-                 &(Call){ .call = call_matmul, .t = { out, ABSENT, x, weight, bias } });
+    EXPECT_FAILS(message, matmul_forward(out, ABSENT, x, weight, bias));
 }
 
 int main(void) {

@@ -88,24 +88,21 @@ TEST(sizes_are_those_of_gpt2) {
 }
 
 /* Each asks one thing too much of a model of 24 channels, 3 heads, context 8 and batches of 2 sequences. */
-typedef struct { int C, T, B; const char *attention, *file; } Demand;
-
-static void demand(void *argument) {
-    const Demand *d = argument;
-    const GPTConfig config = { .L = 1, .NH = 3, .C = d->C, .T = 8, .V = 5 };
-    GPT *m = new_model(config, d->attention, 2, d->T, EVALUATE);
-    gpt_set_batch(m, d->B, d->T);
-    params_read(d->file, &m->params, 5);
+static void demand(int C, int T, int B, const char *attention, const char *file) {
+    const GPTConfig config = { .L = 1, .NH = 3, .C = C, .T = 8, .V = 5 };
+    GPT *m = new_model(config, attention, 2, T, EVALUATE);
+    gpt_set_batch(m, B, T);
+    params_read(file, &m->params, 5);
 }
 
 TEST(what_does_not_fit_is_refused) {
     const char *weights = "test/reference/plain.model.safetensors";
-    expect_fails("16 channels, want a multiple of the 3 heads", demand, &(Demand){ 16, 8, 2, "auto", weights });
-    expect_fails("a batch of 2 x 9 tokens",                   demand, &(Demand){ 24, 9, 2, "auto", weights });
-    expect_fails("a batch of 3 x 8 tokens",                   demand, &(Demand){ 24, 8, 3, "auto", weights });
-    expect_fails("none",                                      demand, &(Demand){ 24, 8, 2, "none", weights });
-    expect_fails("transformer.wte.weight",                    demand, &(Demand){ 24, 8, 2, "auto", weights });
-    expect_fails("no-such-file",                              demand, &(Demand){ 24, 8, 2, "auto", "no-such-file" });
+    EXPECT_FAILS("16 channels, want a multiple of the 3 heads", demand(16, 8, 2, "auto", weights));
+    EXPECT_FAILS("a batch of 2 x 9 tokens",                   demand(24, 9, 2, "auto", weights));
+    EXPECT_FAILS("a batch of 3 x 8 tokens",                   demand(24, 8, 3, "auto", weights));
+    EXPECT_FAILS("none",                                      demand(24, 8, 2, "none", weights));
+    EXPECT_FAILS("transformer.wte.weight",                    demand(24, 8, 2, "auto", weights));
+    EXPECT_FAILS("no-such-file",                              demand(24, 8, 2, "auto", "no-such-file"));
 }
 
 /* Generation computes the logits of the last tokens alone: fewer tokens need no more memory, also where a batch of them

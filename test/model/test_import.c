@@ -104,8 +104,7 @@ static char *copy_model(const char *name, const char *to) {
     return dir;
 }
 
-static void read_config(void *dir) { checkpoint_config(dir); }
-static void read_model(void *dir) {
+static void read_model(const char *dir) {
     checkpoint_load_model(dir, new_model(checkpoint_config(dir), "auto", 1, 2, EVALUATE));
 }
 
@@ -139,14 +138,14 @@ TEST(bad_indexes_are_refused) {
     /* a tensor in two files: the second file again in the place of the third */
     char *command = STRING("cp '%s/model-00002-of-00003.safetensors' '%s/model-00003-of-00003.safetensors'", dir, dir);
     EXPECT(!system(command), "%s", command);
-    expect_fails("its files hold", read_model, dir);
+    EXPECT_FAILS("its files hold", read_model(dir));
     put_text(STRING("%s/" INDEX, dir), "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}");
     static const char one[] = "{" TENSOR("a", "F32", "1", 0, 4) "}";
     put_safetensors(STRING("%s/a.safetensors", dir), one, NULL, 4);
     put_safetensors(STRING("%s/b.safetensors", dir), one, NULL, 4);
-    expect_fails("index.json: the tensor a occurs twice, in ", read_model, dir);
+    EXPECT_FAILS("index.json: the tensor a occurs twice, in ", read_model(dir));
     put_safetensors(STRING("%s/b.safetensors", dir), one, NULL, 3);
-    expect_fails("b.safetensors: the tensors have 4 bytes, the data has 3", read_model, dir);
+    EXPECT_FAILS("b.safetensors: the tensors have 4 bytes, the data has 3", read_model(dir));
 }
 
 /* Numbers of a tensor in a file, from number `at` on, changed. */
@@ -175,11 +174,11 @@ TEST(nonfinite_and_other_models_are_refused) {
         char *dir = copy_model(nonfinite[i].model, STRING("nonfinite-%d", i));
         read_model(dir);
         set_numbers(STRING("%s/%s", dir, nonfinite[i].file), nonfinite[i].tensor, 5, &nonfinite[i].bits, 1);
-        expect_fails(nonfinite[i].part, read_model, dir);
+        EXPECT_FAILS(nonfinite[i].part, read_model(dir));
     }
     char *dir = copy_model("f32", "bare");
     unlink(STRING("%s/config.json", dir));
-    expect_fails("config.json: cannot open: No such file", read_config, dir);
+    EXPECT_FAILS("config.json: cannot open: No such file", checkpoint_config(dir));
     static const struct { const char *header; size_t bytes; const char *part; } others[] = {
         { "{" TENSOR("wte.weight", "F32", "1,64", 0, 256) "}", 256, "wte.weight or wpe.weight is missing: is it a" },
         { "{" TENSOR("wte.weight", "F32", "4294967297,0", 0, 0) "," TENSOR("wpe.weight", "F32", "1", 0, 4) "}", 4,
@@ -190,7 +189,7 @@ TEST(nonfinite_and_other_models_are_refused) {
     dir = copy_model("bf16-bare", "none");
     for (int i = 0; i < COUNT(others); i++) {
         put_safetensors(STRING("%s/model.safetensors", dir), others[i].header, NULL, others[i].bytes);
-        expect_fails(others[i].part, read_config, dir);
+        EXPECT_FAILS(others[i].part, checkpoint_config(dir));
     }
 }
 
@@ -205,7 +204,7 @@ TEST(config_and_head_agree) {
     dir = copy_model("f32", "untied-by-config");
     edit(HF "f32/config.json", STRING("%s/config.json", dir), "\"tie_word_embeddings\": true",
          "\"tie_word_embeddings\": false");
-    expect_fails("the tensor lm_head.weight is missing", read_model, dir);
+    EXPECT_FAILS("the tensor lm_head.weight is missing", read_model(dir));
     GPTConfig tied = checkpoint_config(HF "f32"), untied = tied;
     untied.untied = 1;
     EXPECT(gpt_parameter_count(&untied) - gpt_parameter_count(&tied) == 65 * 16, "the head is counted");

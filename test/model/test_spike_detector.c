@@ -141,15 +141,10 @@ TEST(a_nonfinite_tensor_is_named) {
 
 /* ---- Memory */
 
-static void ask_for_all(void *unused) {
-    (void)unused;
-    device_alloc(SIZE_MAX, "a great many tensors");
-}
-
 TEST(out_of_memory_says_what_helps) {
     static const char *const parts[] = { "out of memory: a great many tensors: 17179869184.00 GiB wanted", "are free",
                                          "a smaller --batch, --context or --model, or --attention flash, needs less" };
-    for (int i = 0; i < COUNT(parts); i++) expect_fails(parts[i], ask_for_all, NULL);
+    for (int i = 0; i < COUNT(parts); i++) EXPECT_FAILS(parts[i], device_alloc(SIZE_MAX, "a great many tensors"));
 }
 
 int main(void) {

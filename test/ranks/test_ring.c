@@ -262,12 +262,6 @@ TEST(tokens_are_split) {
         }
 }
 
-static void make_ring(void *split) {
-    const Case c = { 1, 1, 8, 8, 1 };
-    dtype = F32;
-    ring_create(*(RingSplit *)split, "flash", spec_of(c, F32));
-}
-
 /* Last, as it opens the device. */
 TEST(refusals) {
     const Case c = { 1, 2, 16, 64, 1 };
@@ -284,7 +278,7 @@ TEST(refusals) {
     EXPECT(ring_refuse(&naive) && strstr(ring_refuse(&naive), "want flash"), "naive attention");
     flash.spec.dropout.rate = 0.1f;
     EXPECT(ring_refuse(&flash) && strstr(ring_refuse(&flash), "no dropout"), "dropout");
-    expect_fails("ring: rank 2 of 2", make_ring, &(RingSplit){ 2, 2, 8 });
+    EXPECT_FAILS("ring: rank 2 of 2", ring_create((RingSplit){ 2, 2, 8 }, "flash", spec_of(c, F32)));
 }
 
 int main(void) {

@@ -121,7 +121,7 @@ static inline void change(const char *dir, const char *file, const char *old, co
 }
 
 /* For each row, quoted: the file with old replaced is refused with a part of a message; then it is as it was. */
-typedef struct { const char *file, *old, *new; void (*read)(void *dir); const char *part; } Damage;
+typedef struct { const char *file, *old, *new; void (*read)(const char *dir); const char *part; } Damage;
 
 static inline void expect_damage_refused(const char *dir, const Damage *damage, int count) {
     for (int i = 0; i < count; i++) {
@@ -129,7 +129,7 @@ static inline void expect_damage_refused(const char *dir, const Damage *damage, 
         EXPECT(rename(path, good) == 0, "%s", path);
         if (ends_with(path, ".safetensors")) rewrite(good, path, damage[i].old, damage[i].new);
         else edit(good, path, quoted(damage[i].old), quoted(damage[i].new));
-        expect_fails(quoted(damage[i].part), damage[i].read, (void *)dir);
+        EXPECT_FAILS(quoted(damage[i].part), damage[i].read(dir));
         EXPECT(rename(good, path) == 0, "%s", path);
     }
 }

@@ -104,15 +104,14 @@ TEST(moments_of_another_optimizer) {
 
 /* ---- Models of other programs */
 
-static void load_config(void *dir) { checkpoint_config(dir); }
-static void load_state(void *dir) { checkpoint_load_state(dir); }
-static void load_optimizer(void *dir) {
+static void load_config(const char *dir) { checkpoint_config(dir); }
+static void load_state(const char *dir) { checkpoint_load_state(dir); }
+static void load_optimizer(const char *dir) {
     checkpoint_load_optimizer(dir, &(TrainState){0}, OPTIMIZER_ADAMW, &trainer->model, &trainer->optimizer);
 }
-static void load_model(void *dir) { checkpoint_load_model(dir, &trainer->model); }
-static void load_tokenizer(void *dir) { bpe_free(checkpoint_tokenizer(dir, 65)); }
-static void resolve(void *path) { run_dir_resolve(path, NULL); }
-static void verify(void *dir) { checkpoint_verify(dir, 1); }
+static void load_model(const char *dir) { checkpoint_load_model(dir, &trainer->model); }
+static void load_tokenizer(const char *dir) { bpe_free(checkpoint_tokenizer(dir, 65)); }
+static void verify(const char *dir) { checkpoint_verify(dir, 1); }
 
 #define META "`__metadata__`:{`format`:`pt`}"
 #define EMPTY(name, dtype) TENSOR(name, dtype, "0", 0, 0)
@@ -139,7 +138,7 @@ TEST(models_of_other_programs) {
     fseek(file, -table, SEEK_END);
     fwrite(bits, 1, (size_t)table, file);
     fclose(file);
-    expect_fails("unexpected tensor lm_head.weight", load_model, dir);
+    EXPECT_FAILS("unexpected tensor lm_head.weight", load_model(dir));
 }
 
 /* ---- Damaged files */
@@ -222,7 +221,7 @@ TEST(damaged_files_are_refused) {
     verify(dir);                           /* a model of another program has none */
     checkpoint_load_model(dir, &trainer->model);
     unlink(STRING("%s/optimizer.safetensors", dir));
-    expect_fails("optimizer.safetensors: cannot open: No such file", load_optimizer, dir);
+    EXPECT_FAILS("optimizer.safetensors: cannot open: No such file", load_optimizer(dir));
 }
 
 /* The choices that were made by measurement, which a resume makes again. */
@@ -239,7 +238,7 @@ TEST(test_checkpoint_choices) {
     checkpoint_load_choices(dir);
     EXPECT(autotune_find("gemm 64x64x64") == 12 && autotune_find("another") == -1, "the checkpoint's choice");
     change(dir, "choices.txt", "64: 12", "64: 13");
-    expect_fails("choices.txt: XXH64 is ", verify, dir);
+    EXPECT_FAILS("choices.txt: XXH64 is ", verify(dir));
     change(dir, "choices.txt", "train_gpt", "other");
     autotune_adopt(STRING("%s\n", machine));
     checkpoint_load_choices(dir);           /* prints that it is of another device */
@@ -262,10 +261,11 @@ TEST(test_finding) {
     char *out = IN_SCRATCH("found"), *s2 = IN_SCRATCH("found/step-00000002"), *s10 = IN_SCRATCH("found/step-00000010");
     char *big = IN_SCRATCH("found/step-123456789");
     expect_found(run_dir_find(out, TO_RESUME, NULL), NULL);
-    expect_fails("found: no such file or directory", resolve, out);
+    EXPECT_FAILS("found: no such file or directory", run_dir_resolve(out, NULL));
     directory_make(out);
     expect_found(run_dir_find(out, TO_RESUME, NULL), NULL);
-    expect_fails("holds no checkpoint, want config.json and model.safetensors (GPT-2's: start scripts/", resolve, out);
+    EXPECT_FAILS("holds no checkpoint, want config.json and model.safetensors (GPT-2's: start scripts/",
+                 run_dir_resolve(out, NULL));
     save_step(out, trainer, 2);
     save_step(out, trainer, 10);
     expect_found(run_dir_find(out, TO_RESUME, NULL), s10);
@@ -286,8 +286,8 @@ TEST(test_finding) {
         EXPECT(rename(s2, named) == 0, "%s", named);
         expect_found(run_dir_find(out, TO_RESUME, NULL), s10);
         expect_found(run_dir_resolve(out, NULL), s10);
-        if (i == 0) expect_fails("is a checkpoint that was not finished", resolve, named);
-        if (i == 0) expect_fails("not finished", resolve, STRING("%s/model.safetensors", named));
+        if (i == 0) EXPECT_FAILS("is a checkpoint that was not finished", run_dir_resolve(named, NULL));
+        if (i == 0) EXPECT_FAILS("not finished", run_dir_resolve(STRING("%s/model.safetensors", named), NULL));
         EXPECT(rename(named, s2) == 0, "%s", named);
     }
     save_step(out, trainer, 123456789);
@@ -300,9 +300,9 @@ TEST(test_finding) {
     expect_found(run_dir_resolve(out, NULL), s10);
     expect_found(run_dir_resolve(big, NULL), big);      /* by its own name: a model without config.json */
     expect_found(run_dir_resolve(IN_SCRATCH("found/step-123456789/model.safetensors"), NULL), big);
-    expect_fails("config.json: cannot open: No such file", load_config, big);
-    expect_fails("optimizer.safetensors: want a directory with model.safetensors", resolve,
-                 IN_SCRATCH("found/step-00000010/optimizer.safetensors"));
+    EXPECT_FAILS("config.json: cannot open: No such file", load_config(big));
+    EXPECT_FAILS("optimizer.safetensors: want a directory with model.safetensors",
+                 run_dir_resolve(IN_SCRATCH("found/step-00000010/optimizer.safetensors"), NULL));
 }
 
 /* want: the note after the name of the checkpoint */
@@ -384,13 +384,13 @@ TEST(which_tokenizer) {
     put_text(state, bpe_state);
     expect_tokenizer(dir, 500, "bpe");
     put_text(IN_SCRATCH("which/merges.txt"), "a b c\n");
-    expect_fails("merges.txt: line 1: 'a b c', want two tokens", load_tokenizer, dir);
+    EXPECT_FAILS("merges.txt: line 1: 'a b c', want two tokens", load_tokenizer(dir));
     unlink(state);
     expect_tokenizer(dir, 500, "ids");      /* files that cannot be read */
     unlink(IN_SCRATCH("which/vocab.json"));
     expect_tokenizer(dir, 500, "ids");
     put_text(state, bpe_state);
-    expect_fails("which: no tokenizer: want tokenizer.json, vocab.json", load_tokenizer, dir);
+    EXPECT_FAILS("which: no tokenizer: want tokenizer.json, vocab.json", load_tokenizer(dir));
 }
 
 int main(void) {

@@ -57,9 +57,6 @@ TEST(test_json_strings) {
     }
 }
 
-typedef struct { const char *text; size_t size; } Text;
-static void parse_text(void *text) { json_parse(((Text *)text)->text, ((Text *)text)->size, "some file"); }
-
 static const struct { const char *text, *part; } bad_json[] = {
     { "", "byte 0: found the end, want a value" },         { "  \n", "byte 3: found the end, want a value" },
     { "{}\xef\xbb\xbf", "byte 2: found byte 0xef" },       { "{} x", "byte 3: found 'x', want the end" },
@@ -89,12 +86,12 @@ static const struct { const char *text, *part; } bad_json[] = {
 
 TEST(test_json_malformed) {
     for (int i = 0; i < COUNT(bad_json); i++) {
-        Text text = { quoted(bad_json[i].text), strlen(bad_json[i].text) };
-        expect_fails(quoted(bad_json[i].part), parse_text, &text);
-        expect_fails("some file: byte ", parse_text, &text);
+        const char *text = quoted(bad_json[i].text);
+        EXPECT_FAILS(quoted(bad_json[i].part), json_parse(text, strlen(text), "some file"));
+        EXPECT_FAILS("some file: byte ", json_parse(text, strlen(text), "some file"));
     }
-    expect_fails("byte 2: found byte 0x00", parse_text, &(Text){ "\"a\0b\"", 5 });
-    expect_fails("byte 1: found byte 0x00, want the end", parse_text, &(Text){ "1\0", 2 });
+    EXPECT_FAILS("byte 2: found byte 0x00", json_parse("\"a\0b\"", 5, "some file"));
+    EXPECT_FAILS("byte 1: found byte 0x00, want the end", json_parse("1\0", 2, "some file"));
 }
 
 /* As an integer from 1 to 9, a real, or a string. */
@@ -112,8 +109,7 @@ static const struct { const char *text; char as; const char *part; } bad_members
     { "{`n`:Infinity}", 'i', "`n` is Infinity, want" },
     { "{`n`:`\\u0000`}", 's', "`n` is ``, want one without \\u0000" },
 };
-static void read_member(void *index) {
-    const int i = *(int *)index;
+static void read_member(int i) {
     const char *text = quoted(bad_members[i].text);
     Json *json = json_parse(text, strlen(text), "conf");
     if (bad_members[i].as == 'i') json_integer(json_member(json, "n", JSON_ANY), 1, 9);
@@ -122,7 +118,7 @@ static void read_member(void *index) {
 }
 TEST(test_json_members) {
     for (int i = 0; i < COUNT(bad_members); i++)
-        expect_fails(quoted(bad_members[i].part), read_member, &i);
+        EXPECT_FAILS(quoted(bad_members[i].part), read_member(i));
     static const char text[] = "[-0, 9223372036854775807, -9223372036854775808]";
     Json *json = parsed(text, sizeof text - 1, "conf");
     const Json *n = json->child;
@@ -165,15 +161,12 @@ TEST(test_file_kinds) {
     }
 }
 
-static void map_file(void *path) { file_map(path); }
-static void create_file(void *path) { file_create(path); }
-static void make_directory(void *path) { directory_make(path); }
-static void fill_disk(void *how) {
+static void fill_disk(char how) {
     FILE *file = file_create(IN_SCRATCH("full"));
     static char bytes[100000];
-    if (*(char *)how == 'w') file_write(file, bytes, sizeof bytes);
-    if (*(char *)how == 'f') fwrite(bytes, 1, sizeof bytes, file);
-    if (*(char *)how == 'p') fprintf(file, "small");
+    if (how == 'w') file_write(file, bytes, sizeof bytes);
+    if (how == 'f') fwrite(bytes, 1, sizeof bytes, file);
+    if (how == 'p') fprintf(file, "small");
     file_close_durably(file, IN_SCRATCH("full"));
 }
 
@@ -193,17 +186,17 @@ TEST(test_files) {
 
     char *fifo = IN_SCRATCH("fifo"), *inside = IN_SCRATCH("a/b/c/file/x");
     EXPECT(mkfifo(fifo, 0600) == 0, "mkfifo");
-    expect_fails("is a pipe or a device", map_file, fifo);
-    expect_fails("No such file", map_file, IN_SCRATCH("none"));
-    expect_fails("is a directory, want a file on disk", map_file, deep);
-    expect_fails("cannot create: Is a directory", create_file, deep);
-    expect_fails("cannot create: Not a directory", create_file, inside);
-    expect_fails("a/b/c/file: cannot make the directory: File exists", make_directory, inside);
-    expect_fails("cannot make the directory: File exists", make_directory, file);
+    EXPECT_FAILS("is a pipe or a device", file_map(fifo));
+    EXPECT_FAILS("No such file", file_map(IN_SCRATCH("none")));
+    EXPECT_FAILS("is a directory, want a file on disk", file_map(deep));
+    EXPECT_FAILS("cannot create: Is a directory", file_create(deep));
+    EXPECT_FAILS("cannot create: Not a directory", file_create(inside));
+    EXPECT_FAILS("a/b/c/file: cannot make the directory: File exists", directory_make(inside));
+    EXPECT_FAILS("cannot make the directory: File exists", directory_make(file));
     limit_file_size(3);
     for (const char *how = "wfp"; *how; how++)
-        expect_fails(*how == 'f' ? "full: cannot write: an earlier write failed" : "full: cannot write: File too large",
-                     fill_disk, (void *)how);
+        EXPECT_FAILS(*how == 'f' ? "full: cannot write: an earlier write failed" : "full: cannot write: File too large",
+                     fill_disk(*how));
     limit_file_size(RLIM_INFINITY);
     char *taken[] = { IN_SCRATCH("link"), fifo };
     put_text(file, "mine");
@@ -306,13 +299,11 @@ static const struct { const char *header; int data; const char *part; } bad_safe
     { "{" TENSOR("a", "U8", "2", 0, 2) "," TENSOR("b", "U8", "2", 3, 5) "}", 5, "want 2: a hole" },
 };
 
-static void open_safetensors(void *path) { safetensors_open(path); }
-
 TEST(test_safetensors_malformed) {
     char *path = IN_SCRATCH("bad.safetensors");
     for (int i = 0; i < COUNT(bad_safetensors); i++) {
         put_safetensors(path, bad_safetensors[i].header, NULL, (size_t)bad_safetensors[i].data);
-        expect_fails(quoted(bad_safetensors[i].part), open_safetensors, path);
+        EXPECT_FAILS(quoted(bad_safetensors[i].part), safetensors_open(path));
     }
     static const struct { const char *bytes; size_t size; const char *part; } raw[] = {
         { BYTES(""), "is a file of an unknown kind, want a safetensors file" },
@@ -326,7 +317,7 @@ TEST(test_safetensors_malformed) {
     };
     for (int i = 0; i < COUNT(raw); i++) {
         put(path, raw[i].bytes, raw[i].size);
-        expect_fails(raw[i].part, open_safetensors, path);
+        EXPECT_FAILS(raw[i].part, safetensors_open(path));
     }
 }
 

@@ -197,7 +197,7 @@ TEST(other_files_are_refused_and_kept) {
     };
     for (int i = 0; i < COUNT(logs); i++) {
         put_text(log_path, logs[i].text);
-        expect_fails(logs[i].want, run_steps, &(Run){ "x", 10, 11, 11, NULL });
+        EXPECT_FAILS(logs[i].want, run_steps(&(Run){ "x", 10, 11, 11, NULL }));
         EXPECT(!strcmp(log_text(), logs[i].text), "log %d has changed", (int)i);
     }
     unlink(log_path);
@@ -218,17 +218,12 @@ static void full_disk(Report *report, int is_away) {
     restore(STDERR_FILENO, stderr_was);
 }
 
-static void close_full(void *is_away) {
-    Report report;
-    full_disk(&report, is_away != NULL);
-    report_close(&report, "done");
-}
-
 TEST(a_full_disk_loses_no_row) {
     for (int is_away = 0; is_away < 2; is_away++) {
         const char *want = is_away ? "it was moved or removed during the run" : strerror(EFBIG);
-        expect_fails(STRING("log.csv: cannot write: %s; ", want), close_full, is_away ? "" : NULL);
         Report report;
+        EXPECT_FAILS(STRING("log.csv: cannot write: %s; ", want),
+                     full_disk(&report, is_away); report_close(&report, "done"));
         full_disk(&report, is_away);
         EXPECT(!strcmp(report.log.csv.error, want) && report.log.csv.pending_bytes > 0, "rows wait");
         EXPECT(!strcmp(report.log.jsonl.error, want) && report.log.jsonl.pending_bytes > 0, "events wait");
@@ -334,15 +329,10 @@ static void fail_at_step_2(Report *report, LogRow *step) {
     fclose(stdout);
 }
 
-static void fail_in_a_run(void *ignored) {
-    (void)ignored;
-    fail_hook = NULL;
-    run_steps(&(Run){ "a", -1, 1, 2, fail_at_step_2 });
-}
-
 TEST(a_failure_is_an_event) {
     if (test_in_process) { test_skip_reason = "needs a child"; return; }
-    expect_fails("train_gpt: step 2: not \"finite\"", fail_in_a_run, NULL);
+    EXPECT_FAILS("train_gpt: step 2: not \"finite\"",
+                 fail_hook = NULL; run_steps(&(Run){ "a", -1, 1, 2, fail_at_step_2 }));
     EXPECT(strstr(text_of(events_path), "\"reason\": \"step 2: not \\\"finite\\\"\"}\n"), "%s", text_of(events_path));
     EXPECT_CELL(1, "loss", "4");
     EXPECT(page_says("step 2: not \\\\\\\"finite"), "report.html");

@@ -73,7 +73,6 @@ static int open_files(void) {
     return count;
 }
 
-static void close_at_end(void *saver) { saver_close(saver); }
 /* A limit of file sizes, or a number that is none in a parameter or a moment. */
 TEST(an_error_then_a_success) {
     const Params *params = &trainer->model.params;
@@ -120,8 +119,7 @@ TEST(an_error_then_a_success) {
     start(&saver, 9);
     finish(&saver);
     limit_file_size(RLIM_INFINITY);
-    expect_fails(STRING("correct the cause; --resume %s then continues from an earlier one", out), close_at_end,
-                 &saver);
+    EXPECT_FAILS(STRING("correct the cause; --resume %s then continues from an earlier one", out), saver_close(&saver));
     close_saver(&saver);
 }
 
@@ -322,14 +320,13 @@ TEST(fails_catches_and_gives_back) {
     EXPECT(fails(fail_deep, &depth, message) && !strcmp(message, "at depth 2"), "%s", message);
     EXPECT(!fails(succeed, NULL, message), "no failure");
     depth = 0;
-    expect_fails("at depth 0", fail_deep, &depth);       /* behind it, a failure ends the process again */
+    EXPECT_FAILS("at depth 0", fail_deep(&depth));      /* behind it, a failure ends the process again */
 }
-
-static void open_run_dir(void *path) { run_dir_open(&(RunDir){ .path = path }); }
 
 TEST(a_directory_with_a_run_is_not_new) {
     save_step(IN_SCRATCH("taken"), trainer, 9);
-    expect_fails("step-00000009 already exists: want another --out", open_run_dir, IN_SCRATCH("taken"));
+    EXPECT_FAILS("step-00000009 already exists: want another --out",
+                 run_dir_open(&(RunDir){ .path = IN_SCRATCH("taken") }));
     EXPECT_STEPS(IN_SCRATCH("taken"), "9");
 }
 

@@ -15,8 +15,7 @@ static char    *config;         /* the path of a file */
 typedef struct { const char *want, *text; const char *word[9]; } Case;
 
 /* text: of the file, if any; word: after --config FILE on the command line. */
-static void parse(void *argument) {
-    const Case *c = argument;
+static void parse(const Case *c) {
     char *argv[13] = { "train_gpt" };
     int argc = 1;
     if (c->text) {
@@ -118,14 +117,14 @@ static Case bad_words[] = {
 };
 
 TEST(bad_command_lines) {
-    for (int i = 0; i < COUNT(bad_words); i++) expect_fails(bad_words[i].want, parse, &bad_words[i]);
+    for (int i = 0; i < COUNT(bad_words); i++) EXPECT_FAILS(bad_words[i].want, parse(&bad_words[i]));
     for (int i = 0; i < COUNT(bad_values); i++)
         for (const char *const *value = bad_values[i].values; *value; value++) {
             const char *name = STRING("--%s", bad_values[i].name), *word = STRING("%s=%s", name, *value);
             char *want = STRING("%s %s: want %s", name, *value, bad_values[i].want);
             if (strchr(want, '\n')) *strchr(want, '\n') = '?';
-            expect_fails(want, parse, &(Case){ .word = { word } });
-            if (strcmp(name, "--deterministic")) expect_fails(want, parse, &(Case){ .word = { name, *value } });
+            EXPECT_FAILS(want, parse(&(Case){ .word = { word } }));
+            if (strcmp(name, "--deterministic")) EXPECT_FAILS(want, parse(&(Case){ .word = { name, *value } }));
         }
 }
 
@@ -135,7 +134,8 @@ TEST(bad_command_lines) {
 static void expect_answer(const char *part, Case *c) {
     char text[4096];
     int status;
-    text[test_in_child(parse, c, text, sizeof text, &status)] = 0;
+    if (test_child_begin()) parse(c);
+    test_child_end(text, sizeof text, &status);
     const char *last = STRING("\n%s%swhat has a counterpart here: train_gpt ", c->text ? config : "",
                               c->text ? ": " : "");
     EXPECT(status && strstr(text, part) && strstr(text, last), "want %s, got %s", part, text);
@@ -162,9 +162,9 @@ TEST(unknown_names) {
         Case c = { .word = { word, word[1] == '-' ? NULL : "3" } };
         expect_answer(want, &c);
     }
-    expect_fails("--resume test continues in that directory: want no --out", parse,
-                 &(Case){ .word = { "--resume", "test", "--out=x" } });
-    expect_fails("--resume test: want yes|no, or the flag alone", parse, &(Case){ .word = { "--resume=test" } });
+    EXPECT_FAILS("--resume test continues in that directory: want no --out",
+                 parse(&(Case){ .word = { "--resume", "test", "--out=x" } }));
+    EXPECT_FAILS("--resume test: want yes|no, or the flag alone", parse(&(Case){ .word = { "--resume=test" } }));
 }
 
 /* A line for each, for each error behind the first of them, and the command. */
@@ -180,7 +180,8 @@ TEST(all_names_are_answered) {
     Case c = { .word = { "bs", "3", "a word", "--batch=x", "another", "--deterministic=no", "--n_layer", "--zero=0" } };
     char text[4096];
     int status;
-    text[test_in_child(parse, &c, text, sizeof text, &status)] = 0;
+    if (test_child_begin()) parse(&c);
+    test_child_end(text, sizeof text, &status);
     EXPECT(!strcmp(text, want), "got %s, want %s", text, want);
 }
 
@@ -193,7 +194,7 @@ TEST(suggestions) {
         "--la", "--sde", "-steps", "--temper", "-", "--" LONG_WORD, "--" LONG_WORD "=" LONG_WORD,
         "--\xc3\xa9\x01", "--a\nb\tc", "--", "--=3" };
     for (int i = 0; i < COUNT(nonsense); i++)
-        expect_fails("no such option (--help lists the options)", parse, &(Case){ .word = { nonsense[i] } });
+        EXPECT_FAILS("no such option (--help lists the options)", parse(&(Case){ .word = { nonsense[i] } }));
 }
 
 /* Every option that an answer names exists, no foreign name is one of ours, none has two answers. */
@@ -224,7 +225,7 @@ TEST(one_word_is_the_data) {
     parse(&(Case){ .word = { "--eval", "runs/book", "other.txt" } });
     EXPECT(!strcmp(s.data, "other.txt") && !strcmp(s.eval, "runs/book"), "%s", s.data);
     Case sample = { .word = { "--sample", "runs/book", "Once" } };
-    expect_fails("--sample with 'Once': it reads no data; the start of the text is --prompt '", parse, &sample);
+    EXPECT_FAILS("--sample with 'Once': it reads no data; the start of the text is --prompt '", parse(&sample));
     parse(&(Case){ .word = { "help" } });
     EXPECT(s.help && !s.data, "help");
     parse(&(Case){ .word = { "-v" } });
@@ -233,18 +234,13 @@ TEST(one_word_is_the_data) {
     parse(&(Case){ .word = { IN_SCRATCH("own.py"), "--lr=1" } });
     EXPECT(s.steps == 7 && !s.data && s.lr == 1, "a file of options");
     put_text(IN_SCRATCH("text.py"), "def f():\n");
-    expect_fails("'def f():': want name = value", parse, &(Case){ .word = { IN_SCRATCH("text.py") } });
+    EXPECT_FAILS("'def f():': want name = value", parse(&(Case){ .word = { IN_SCRATCH("text.py") } }));
     parse(&(Case){ .text = "data = a\n", .word = { "--sample", "runs/book" } });
     EXPECT(s.data && s.sample, "a file may have what --sample does not read");
 }
 
 /* Of a checkpoint with the sizes of d4, but another context and vocabulary. */
 static GPTConfig saved = { .L = 4, .NH = 4, .C = 256, .T = 64, .V = 100 };
-
-static void make_model(void *argument) {
-    parse(argument);
-    model_config(&s, "C", &saved, 0);
-}
 
 TEST(models) {
     parse(&(Case){ .text = "model = d12\nlayers = 3\nheads = 3\n", .word = { "--model", "d2", "--heads", "4" } });
@@ -272,7 +268,7 @@ TEST(models) {
         { "--context 32: the model of C has 64; remove --context", NULL, { "--context=32" } },
         { "--model gpt: want one of d2, d4", NULL, { "--model=gpt" } },
     };
-    for (int i = 0; i < COUNT(bad); i++) expect_fails(bad[i].want, make_model, &bad[i]);
+    for (int i = 0; i < COUNT(bad); i++) EXPECT_FAILS(bad[i].want, parse(&bad[i]); model_config(&s, "C", &saved, 0));
 }
 
 /* On other ranks the sequences of an update stay, and a batch becomes the next smaller one that divides them. */
@@ -373,12 +369,12 @@ TEST(bad_files) {
     for (int i = 0; i < COUNT(foreign); i++) expect_answer(STRING("%s%s", config, foreign[i].want), &foreign[i]);
     for (int i = 0; i < COUNT(cases); i++) {
         cases[i].want = STRING("%s%s", config, cases[i].want);
-        expect_fails(cases[i].want, parse, &cases[i]);
+        EXPECT_FAILS(cases[i].want, parse(&cases[i]));
     }
     put(config, "steps = 3\0\n", 11);
     Case zero = { .word = { "--config", config } }, none = { .word = { "--config", "/nowhere/x" } };
-    expect_fails(STRING("%s: has a zero byte, want a text of lines name = value", config), parse, &zero);
-    expect_fails("/nowhere/x: ", parse, &none);
+    EXPECT_FAILS(STRING("%s: has a zero byte, want a text of lines name = value", config), parse(&zero));
+    EXPECT_FAILS("/nowhere/x: ", parse(&none));
 }
 
 /* ---- Settings written, and read again */

@@ -235,8 +235,6 @@ TEST(files_come_back) {
            !strstr(config, "max_length"), "%s", config);
 }
 
-static void open_dir(void *dir) { bpe_open(dir); }
-
 TEST(refused_files) {
     static const struct { const char *file, *old, *new, *want; } cases[] = {
         { "tokenizer.json", "\"type\":\"BPE\"", "\"type\":\"WordPiece\"", "\"model.type\" is \"WordPiece\", want BPE" },
@@ -277,10 +275,10 @@ TEST(refused_files) {
     };
     for (int i = 0; i < COUNT(cases); i++) {
         char *dir = edited_reference(STRING("refused-%d", i), cases[i].file, cases[i].old, cases[i].new);
-        expect_fails(cases[i].want, open_dir, dir);
+        EXPECT_FAILS(cases[i].want, bpe_open(dir));
     }
-    expect_fails("no tokenizer: want tokenizer.json, vocab.json and merges.txt", open_dir, scratch);
-    expect_fails("no such directory", open_dir, IN_SCRATCH("nowhere"));
+    EXPECT_FAILS("no tokenizer: want tokenizer.json, vocab.json and merges.txt", bpe_open(scratch));
+    EXPECT_FAILS("no such directory", bpe_open(IN_SCRATCH("nowhere")));
 }
 
 /* vocab.json has the reference's tokens and as 499 one more, which another file names or adds. What is written of it
@@ -318,13 +316,13 @@ TEST(which_tokens_are_special) {
         }
     }
     put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "{\"eos_token\": \"<end>\"}");
-    expect_fails("\"eos_token\" is '<end>', want a token of", open_dir, IN_SCRATCH("special-0"));
+    EXPECT_FAILS("\"eos_token\" is '<end>', want a token of", bpe_open(IN_SCRATCH("special-0")));
     put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "{\"eos_token\": 5}");     /* "5" is a token */
-    expect_fails("\"eos_token\" is 5, want a string", open_dir, IN_SCRATCH("special-0"));
+    EXPECT_FAILS("\"eos_token\" is 5, want a string", bpe_open(IN_SCRATCH("special-0")));
     put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "[]");
-    expect_fails("tokenizer_config.json: this is an array, want an object", open_dir, IN_SCRATCH("special-0"));
+    EXPECT_FAILS("tokenizer_config.json: this is an array, want an object", bpe_open(IN_SCRATCH("special-0")));
     put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "{\"add_prefix_space\": true}");
-    expect_fails("\"add_prefix_space\" is true, want as in GPT-2", open_dir, IN_SCRATCH("special-0"));
+    EXPECT_FAILS("\"add_prefix_space\" is true, want as in GPT-2", bpe_open(IN_SCRATCH("special-0")));
 }
 
 /* A warning from one token on that no merge makes, an error above 1 %; the reference has 243 merges. */
@@ -336,7 +334,7 @@ TEST(cut_merges) {
         strrchr(merges, '\n')[1] = 0;
         put_text(IN_SCRATCH("cut/merges.txt"), merges);
         if (left == 240) {
-            expect_fails(want, open_dir, dir);
+            EXPECT_FAILS(want, bpe_open(dir));
         } else {
             Tokenizer *bpe = kept(bpe_open(dir));
             EXPECT(bpe->v.warning && strstr(bpe->v.warning, want), "%d left", left);
@@ -357,8 +355,6 @@ static Tokenizer *trained(const char *path, int vocab_size, size_t part) {
     return kept(bpe_train(trainer, vocab_size));
 }
 
-static void train_256(void *trainer) { bpe_train(trainer, 256); }
-
 TEST(merges_of_huggingface) {
     for (size_t part = 10; part <= 1000000; part *= 100) {
         Tokenizer *bpe = trained(REFERENCE "/train.txt", V, part);
@@ -375,7 +371,7 @@ TEST(merges_of_huggingface) {
     v = &bpe->v;
     EXPECT(v->merge_count == 0 && v->end_of_text == 256, "%d merges, %d", v->merge_count, v->end_of_text);
     BpeTrainer *trainer = bpe_trainer_create();
-    expect_fails("--vocab-size 256: want 257 or more", train_256, trainer);
+    EXPECT_FAILS("--vocab-size 256: want 257 or more", bpe_train(trainer, 256));
     bpe_free(bpe_train(trainer, 257));
 }
 

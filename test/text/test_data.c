@@ -277,13 +277,8 @@ TEST(texts_are_bytes) {
     tokens_check(t, 256);
 }
 
-typedef struct { const char *pattern; int V; int64_t first, count; } Check;
-
-static void open_tokens(void *pattern) { tokens_open(pattern, NULL, NULL); }
-static void check_slice(void *argument) {
-    Check *c = argument;
-    Tokens *t = tokens_open(c->pattern, NULL, NULL);
-    tokens_check(tokens_slice(t, c->first, c->count), c->V);
+static void check_slice(const char *pattern, int V, int64_t first, int64_t count) {
+    tokens_check(tokens_slice(tokens_open(pattern, NULL, NULL), first, count), V);
 }
 
 /* One case for each message; test_fuzz damages any byte of a shard. */
@@ -306,7 +301,7 @@ TEST(malformed_files) {
         unsigned char bytes[1100] = { 0 };
         memcpy(bytes, (uint32_t[3]){ shards[i].magic, shards[i].version, shards[i].count }, 12);
         put(shards[i].name, bytes, (size_t)shards[i].bytes);
-        expect_fails(shards[i].part, open_tokens, (void *)shards[i].name);
+        EXPECT_FAILS(shards[i].part, tokens_open(shards[i].name, NULL, NULL));
     }
     static const struct { const char *name, *text, *part; } files[] = {
         { "empty.txt",  "",                 "empty.txt: no tokens: want a file with some" },
@@ -316,7 +311,7 @@ TEST(malformed_files) {
     };
     for (int i = 0; i < COUNT(files); i++) {
         put_text(files[i].name, files[i].text);
-        expect_fails(files[i].part, open_tokens, (void *)files[i].name);
+        EXPECT_FAILS(files[i].part, tokens_open(files[i].name, NULL, NULL));
     }
     mkdir("folder", 0755);
     write_shard("folder/a2.bin", 2, 0, 10);
@@ -330,12 +325,14 @@ TEST(malformed_files) {
         { "no_folder/*.bin", "no such file" },
         { "",                "no such file" },
     };
-    for (int i = 0; i < COUNT(patterns); i++) expect_fails(patterns[i].part, open_tokens, (void *)patterns[i].pattern);
+    for (int i = 0; i < COUNT(patterns); i++)
+        EXPECT_FAILS(patterns[i].part, tokens_open(patterns[i].pattern, NULL, NULL));
     chmod("folder", 0);
     const int is_root = geteuid() == 0;         /* root may read everything */
     if (is_root && setresuid(65534, 65534, 0)) return;
-    expect_fails("Permission denied: cannot look for data there", open_tokens, "folder/*.bin");
-    expect_fails("folder/a2.bin: Permission denied: cannot look for data there", open_tokens, "folder/a2.bin");
+    EXPECT_FAILS("Permission denied: cannot look for data there", tokens_open("folder/*.bin", NULL, NULL));
+    EXPECT_FAILS("folder/a2.bin: Permission denied: cannot look for data there",
+                 tokens_open("folder/a2.bin", NULL, NULL));
     if (is_root) EXPECT(!setresuid(0, 0, 0), "root again");
     chmod("folder", 0755);
 }
@@ -363,13 +360,14 @@ TEST(ids_beyond_the_vocabulary) {
     tokens_check(t, 50257);
     write_shard("late_0.bin", 2, 0, 10);
     write_shard("late_1.bin", 2, 500, 10);
-    static const struct { Check check; const char *part; } cases[] = {
-        { { "ids_?.bin", 8999, 0, 9100 },   "ids_1.bin: token 8999 is id 8999, want below 8999" },
-        { { "ids_?.bin", 50, 0, 9100 },     "ids_0.bin: token 50 is id 50, want below 50" },
-        { { "ids_?.bin", 5000, 200, 8900 }, "ids_1.bin: token 5000 is id 5000" },
-        { { "late_?.bin", 500, 0, 20 },     "late_1.bin: token 0 is id 500" },
+    static const struct { const char *pattern; int V; int64_t first, count; const char *part; } cases[] = {
+        { "ids_?.bin", 8999, 0, 9100,   "ids_1.bin: token 8999 is id 8999, want below 8999" },
+        { "ids_?.bin", 50, 0, 9100,     "ids_0.bin: token 50 is id 50, want below 50" },
+        { "ids_?.bin", 5000, 200, 8900, "ids_1.bin: token 5000 is id 5000" },
+        { "late_?.bin", 500, 0, 20,     "late_1.bin: token 0 is id 500" },
     };
-    for (int i = 0; i < COUNT(cases); i++) expect_fails(cases[i].part, check_slice, (void *)&cases[i].check);
+    for (int i = 0; i < COUNT(cases); i++)
+        EXPECT_FAILS(cases[i].part, check_slice(cases[i].pattern, cases[i].V, cases[i].first, cases[i].count));
     t = kept(tokens_open("ids_?.bin", NULL, NULL));
     Tokens *good = kept(tokens_slice(t, 0, 100 + 4000));
     tokens_check(good, 4000);       /* other ids are behind the slice */
@@ -377,10 +375,9 @@ TEST(ids_beyond_the_vocabulary) {
     memcpy(bytes, (uint32_t[3]){ 20240801, 7, 2 }, 12);
     memcpy(bytes + 1028, &(uint32_t){ 0x80000000 }, 4);
     put("negative.bin", bytes, sizeof bytes);
-    expect_fails("negative.bin: token 1 is id 2147483648, want below 128256", check_slice,
-                 &(Check){ "negative.bin", 128256, 0, 2 });
-    expect_fails("the vocabulary; want --vocab 128256 for Llama 3's tokens", check_slice,
-                 &(Check){ "negative.bin", 50257, 0, 2 });
+    EXPECT_FAILS("negative.bin: token 1 is id 2147483648, want below 128256",
+                 check_slice("negative.bin", 128256, 0, 2));
+    EXPECT_FAILS("the vocabulary; want --vocab 128256 for Llama 3's tokens", check_slice("negative.bin", 50257, 0, 2));
 }
 
 TEST(beyond_four_gigabytes) {

@@ -125,15 +125,6 @@ TEST(long_items_are_cut_or_left_out) {
     task_free(&task);
 }
 
-typedef struct { const char *name, *text; Tokenizer *tokenizer; } Bad;
-
-static void read_bad(void *argument) {
-    const Bad *bad = argument;
-    const GPTConfig config = tiny(F32);
-    Task task = read_items(bad->name, bad->text, bad->tokenizer, &config);
-    task_free(&task);
-}
-
 TEST(bad_items) {
 #define GOOD "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": 0}\n"
     static const struct { const char *name, *text, *want; } bad[] = {
@@ -164,10 +155,11 @@ TEST(bad_items) {
         { "lambada", "{\"text\": \"an 1234567890123456789012345\"}",
           "items.jsonl: no item fits: every one has a choice of more than 24 tokens" },
     };
+    const GPTConfig config = tiny(F32);
     for (int i = 0; i < COUNT(bad); i++)
-        expect_fails(bad[i].want, read_bad, &(Bad){ bad[i].name, bad[i].text, TOKENIZER_BYTES });
-    expect_fails("--task lambada: the tokenizer of the model is unknown, want --tokenizer DIR", read_bad,
-                 &(Bad){ "lambada", "{\"text\": \"a b\"}", TOKENIZER_IDS });
+        EXPECT_FAILS(bad[i].want, read_items(bad[i].name, bad[i].text, TOKENIZER_BYTES, &config));
+    EXPECT_FAILS("--task lambada: the tokenizer of the model is unknown, want --tokenizer DIR",
+                 read_items("lambada", "{\"text\": \"a b\"}", TOKENIZER_IDS, &config));
 }
 
 /* ---- Scores */
@@ -296,18 +288,14 @@ TEST(short_rows) {
 }
 
 /* An overflow fails. */
-static void score_overflow(void *argument) {
-    GPT *m = argument;
-    Task task = read_items("lambada", "{\"text\": \"a b\"}", TOKENIZER_BYTES, &m->config);
-    task_score(&task, m, 1);
-}
-
 TEST(infinite_activations) {
     GPT *m = make_model(F32, 1);
     float *huge = new_array(m->config.C, sizeof *huge);
     for (int i = 0; i < m->config.C; i++) huge[i] = 3e38f;
     device_upload(m->params.lnfw.data, huge, tensor_bytes(m->params.lnfw));
-    expect_fails("items.jsonl: a log-probability is ", score_overflow, m);
+    Task task = read_items("lambada", "{\"text\": \"a b\"}", TOKENIZER_BYTES, &m->config);
+    EXPECT_FAILS("items.jsonl: a log-probability is ", task_score(&task, m, 1));
+    task_free(&task);
 }
 
 /* ---- Figures */
