@@ -15,19 +15,14 @@
 #include "../../kernels/profile.h"
 #include "../base/random.h"
 
-void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets) {
+void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets, const uint64_t *first) {
+    const int drops = first && tensor_bytes(m->acts.sequence);
     device_upload_async(m->acts.tokens.data, tokens, tensor_bytes(m->acts.tokens));
     if (targets) device_upload_async(m->acts.targets.data, targets, tensor_bytes(m->acts.targets));
-    m->dropout = 0;
-    m->fp8 = 0;
+    if (drops) device_upload_async(m->acts.sequence.data, first, sizeof *first);
+    m->dropout = drops ? m->config.dropout : 0;
+    m->fp8 = first && m->acts.q8.data;
     m->loaded = tokens;
-}
-
-void gpt_load_sequence(GPT *m, const uint64_t *first) {
-    m->fp8 = m->acts.q8.data != NULL;
-    if (!tensor_bytes(m->acts.sequence)) return;
-    device_upload_async(m->acts.sequence.data, first, sizeof *first);
-    m->dropout = m->config.dropout;
 }
 
 /* ---- The network */
@@ -68,34 +63,28 @@ static Tensor branch_gradient(const GPT *m, Tensor out, int l, int which) {
 static Tensor by_layernorm(const GPT *m, Tensor dbias) { return m->dropout > 0 ? ABSENT : dbias; }
 static Tensor by_matmul   (const GPT *m, Tensor dbias) { return m->dropout > 0 ? dbias : ABSENT; }
 
-static AttentionSpec attention_spec(const GPT *m, int l) {
-    AttentionSpec spec = m->spec;
-    spec.dropout = mask_of(m, l, P_MASK);
-    return spec;
-}
-
 static void self_attention_forward(GPT *m, int l, BlockActs *s) {
     const int64_t C = m->config.C;
-    const AttentionSpec spec = attention_spec(m, l);
     const Tensor q = part(s->qkv, 0), k = tensor_column_range(s->kv, 0, C), v = tensor_column_range(s->kv, C, C);
     const AttentionOperands o = { .q = q, .k = k, .v = v, .out = s->atty, .lse = s->lse, .kept = s->att.data,
                                   .work = m->acts.attwork.data };
     if (m->cached) cache_append(s->cache, tensor_column_range(s->qkv, C, 2 * C), m->acts.position);
     op_begin("attention", op_bytes(4, s->atty, s->lse, q, s->kv), attention_flop(m));
+    m->spec.dropout = mask_of(m, l, P_MASK);
     if (m->ring.split.size) ring_forward(&m->ring, &o);
-    else attention_forward(m->attention, &spec, &o);
+    else attention_forward(m->attention, &m->spec, &o);
     op_end();
 }
 
 static void self_attention_backward(GPT *m, int l, BlockActs *s) {
-    const AttentionSpec spec = attention_spec(m, l);
     const Tensor qkv = s->qkv, dqkv = m->acts.dqkv, datty = m->acts.dbranch;
     const AttentionOperands o = { part(qkv, 0), part(qkv, 1), part(qkv, 2), s->atty, s->lse, datty, part(dqkv, 0),
                                   part(dqkv, 1), part(dqkv, 2), s->att.data, m->acts.attwork.data };
     if (m->dropout > 0) device_overlap_wait();     /* dqkv and dproj share memory */
     op_begin("attention backward", op_bytes(5, dqkv, datty, s->atty, s->lse, qkv), 2.5 * attention_flop(m));
+    m->spec.dropout = mask_of(m, l, P_MASK);
     if (m->ring.split.size) ring_backward(&m->ring, &o);
-    else attention_backward(m->attention, &spec, &o);
+    else attention_backward(m->attention, &m->spec, &o);
     op_end();
 }
 
@@ -220,7 +209,7 @@ static void recompute_mlp(GPT *m, int l) {
 void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *context) {
     Params *p = &m->params, *g = &m->grads;
     Acts *a = &m->acts;
-    REQUIRE(m->fp8 || !a->q8.data, "model: a batch in bf16, want gpt_load_sequence before gpt_backward");
+    REQUIRE(m->fp8 || !a->q8.data, "model: a batch in bf16, want gpt_load of a sequence before gpt_backward");
     device_overlap_begin();
     embedding_sort(a->tokens, m->config.Vp);
     head_loss(a->losses, a->dlnf, g->lm_head, a->lnf, p->lm_head, a->targets, m->config.V, dloss, into, a->logits);

@@ -5,14 +5,10 @@
 #include "../../kernels/update.h"
 #include "gpt_tensors.h"
 
-/* Uploads a batch of the size that is set, as device_upload_async does; targets may be NULL. It is computed without
-   dropout. */
-void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets);
-
-/* Enables dropout and products in E4M3 in gpt_forward and gpt_backward of the batch of the last gpt_load, in a model
-   created to TRAIN with them; with matmul_dtype E4M3 gpt_backward wants it. The masks are those of sequences *first,
-   *first + 1, ... Uploads *first as device_upload_async does. */
-void gpt_load_sequence(GPT *m, const uint64_t *first);
+/* Uploads a batch of the size that is set, as device_upload_async does; targets may be NULL. first, the number of its
+   first sequence: computed with dropout, by the masks of sequences *first, *first + 1, ..., and products in E4M3, in a
+   model created to TRAIN with them; NULL: without, and with matmul_dtype E4M3 not for gpt_backward. */
+void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets, const uint64_t *first);
 
 void gpt_forward(GPT *m);                                  /* tokens -> lnf */
 void gpt_loss(GPT *m);                                     /* lnf, targets -> losses, from f32 logits */

@@ -213,32 +213,24 @@ void params_free(Params *params) {
     *params = (Params){0};
 }
 
-/* Elements of each kind of group; all groups of blocks have as many. */
-typedef struct { int64_t first, blocks, last; int group_blocks; } GroupSizes;
-
-static GroupSizes group_sizes(GPTConfig config) {
-    Params params;
-    config.L = 1;
-    params_layout(&params, &config, F32);
-    const int64_t *start = params.group_start;
-    const GroupSizes sizes = { start[1], start[2] - start[1], start[3] - start[2], params.group_blocks };
-    params_free(&params);
-    return sizes;
-}
-
 size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
-    const GroupSizes n = group_sizes(*config);
-    return (size_t)(n.first + ceil_div(config->L, n.group_blocks) * n.blocks + n.last) * dtype_bytes(dtype);
+    Params params;
+    params_layout(&params, config, dtype);
+    const size_t bytes = params.table.bytes;
+    params_free(&params);
+    return bytes;
 }
 
 size_t gpt_scratch_bytes(const GPTConfig *config) {
-    const GroupSizes n = group_sizes(*config);
-    const int64_t counts[] = { n.first, n.blocks, n.last };
+    Params params;
     size_t max = 0;
-    for (int i = 0; i < 3; i++) {
-        const size_t bytes = comm_scratch_bytes((size_t)counts[i] * sizeof(float));
+    params_layout(&params, config, F32);
+    for (int i = 0; i < params.groups; i++) {
+        const int64_t count = params.group_start[i + 1] - params.group_start[i];
+        const size_t bytes = comm_scratch_bytes((size_t)count * sizeof(float));
         if (bytes > max) max = bytes;
     }
+    params_free(&params);
     return max;
 }
 
@@ -424,11 +416,10 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
 /* The same shapes have the same addresses, which CUDA graphs record. */
 static void set_shapes(GPT *m, int B, int T, int first) {
     TensorTable *table = &m->acts.table;
-    char what[64];
-    snprintf(what, sizeof what, "model: a batch of %d x %d tokens", B, T);
-    REQUIRE(T <= m->config.T, "%s, want at most the context %d", what, m->config.T);
+    REQUIRE(T <= m->config.T, "model: a batch of %d x %d tokens, want at most the context %d", B, T, m->config.T);
     acts_layout(m, B, T, first);
-    REQUIRE(table->bytes <= m->act_bytes, "%s needs %zu bytes, %zu are allocated", what, table->bytes, m->act_bytes);
+    REQUIRE(table->bytes <= m->act_bytes, "model: a batch of %d x %d tokens needs %zu bytes, %zu are allocated", B, T,
+            table->bytes, m->act_bytes);
     place_table(table, table->memory);
     if (m->spec.position) m->spec.position = m->acts.position.data;
     m->acts.dres.max = m->acts.dqkv.max = m->acts.dout8t.max;

@@ -36,7 +36,7 @@ Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer *tokenizer, int6
             ring_copy_local(&split, batch + b * local, window);
             ring_copy_local(&split, batch + size + b * local, window + T);
         }
-        gpt_load(model, batch, batch + size);
+        gpt_load(model, batch, batch + size, NULL);
         gpt_forward(model);
         gpt_loss(model);
         device_download(losses, model->acts.losses.data, (size_t)size * sizeof *losses);

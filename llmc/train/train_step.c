@@ -28,8 +28,7 @@ static void load_batch(TrainStep *s, uint64_t first) {
         ring_copy_local(&split, targets + b * local, s->window + T);
     }
     *sequence = s->loaded_first = first;
-    gpt_load(s->model, inputs, targets);
-    gpt_load_sequence(s->model, sequence);
+    gpt_load(s->model, inputs, targets, sequence);
     device_mark(&s->copied[s->slot]);
 }
 

@@ -65,7 +65,7 @@ static void generate(Sampler *s) {
     const double uniform = random_uniform((uint64_t)how->seed, RANDOM_SAMPLE, (uint32_t)s->step, s->index++);
     int32_t next;
     gpt_set_window(s->model, (int)(s->cached - s->first), (int)(s->count - s->cached));
-    gpt_load(s->model, s->token + s->cached, NULL);
+    gpt_load(s->model, s->token + s->cached, NULL, NULL);
     gpt_next(s->model, sampling, &uniform, &next);
     REQUIRE(next >= 0, "sample: the logit of token %d is not finite: the model has diverged, take an earlier "
             "checkpoint", -1 - next);

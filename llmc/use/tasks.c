@@ -190,7 +190,7 @@ static void score_batch(const Task *task, GPT *model, TaskRow *const *rows, int 
         scored += (size_t)row->targets;
     }
     gpt_set_batch(model, count, T);
-    gpt_load(model, inputs, targets);
+    gpt_load(model, inputs, targets, NULL);
     gpt_forward(model);
     gpt_loss_of(model, range, count);
     device_download(losses, model->acts.losses.data, scored * sizeof *losses);

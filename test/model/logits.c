@@ -22,7 +22,7 @@ int main(int argc, char **argv) {
         tokens[t] = atoi(argv[2 + t]);
         REQUIRE(tokens[t] >= 0 && tokens[t] < config.V, "logits: token %s, want 0 .. %d", argv[2 + t], config.V - 1);
         gpt_set_batch(&m, 1, t + 1);
-        gpt_load(&m, tokens, NULL);
+        gpt_load(&m, tokens, NULL, NULL);
         gpt_forward(&m);
         device_download(logits, gpt_last_logits(&m).data, (size_t)config.V * sizeof *logits);
         for (int i = 0; i < config.V; i++) printf("%.9g%c", (double)logits[i], i == config.V - 1 ? '\n' : ' ');

@@ -65,8 +65,7 @@ static inline float *reference_logits(const Reference *r) {
 
 /* With dropout where the model has it; the batch begins with sequence b of the reference's. */
 static inline void load(GPT *m, const int32_t *tokens, const int32_t *targets, int b) {
-    gpt_load(m, tokens, targets);
-    gpt_load_sequence(m, &(uint64_t){ FIRST + (uint64_t)b });
+    gpt_load(m, tokens, targets, &(uint64_t){ FIRST + (uint64_t)b });
 }
 
 #define PLAIN   "test/reference/plain.safetensors"

@@ -19,7 +19,7 @@ static void cached_logits(const Reference *r, const char *attention, Purpose pur
         for (int b = 0; b < B; b++)
             memcpy(tokens + b * n, r->tokens + b * r->T + first, sizeof *tokens * (size_t)n);
         gpt_set_window(m, first, n);
-        gpt_load(m, tokens, NULL);
+        gpt_load(m, tokens, NULL, NULL);
         device_freeze_weights(1);
         gpt_forward(m);
         float *got = download(gpt_last_logits(m));
@@ -47,7 +47,7 @@ static void cached_logits_are_those_of_the_context(const Reference *r, const cha
 static float *next_token(GPT *m, int position, int32_t token, int32_t *next) {
     const double uniform = 0.5;
     gpt_set_window(m, position, 1);
-    gpt_load(m, &token, NULL);
+    gpt_load(m, &token, NULL, NULL);
     gpt_next(m, (Sampling){ .temperature = 1, .top_p = 1 }, &uniform, next);
     return download(m->acts.lnf);
 }

@@ -328,7 +328,7 @@ static void fp8_products(void) {
     printf("  gradients in fp8 differ by up to %.3g\n", worst);
     EXPECT(worst > 0.01, "%g: the products are not in fp8", worst);
     for (int i = 0; i < 2; i++) {
-        gpt_load(models[i], tokens, targets);
+        gpt_load(models[i], tokens, targets, NULL);
         gpt_forward(models[i]);
         gpt_loss(models[i]);
     }

@@ -16,7 +16,7 @@ enum { MODELS = COUNT(models) };
 static int32_t *load_batch(GPT *m, const SafeFile *expected) {
     int32_t *ids = tensor_from(expected, "ids", "I32", 4, B * T), targets[B * T];
     for (int i = 0; i < B * T; i++) targets[i] = i % T == T - 1 ? -1 : ids[i + 1];
-    gpt_load(m, ids, targets);
+    gpt_load(m, ids, targets, NULL);
     return ids;
 }
 
@@ -63,7 +63,7 @@ static void compare(int i, const char *path) {
 
     float last[128];
     gpt_set_batch(m, 1, T);
-    gpt_load(m, ids, NULL);
+    gpt_load(m, ids, NULL, NULL);
     gpt_forward(m);
     device_download(last, gpt_last_logits(m).data, (size_t)config.V * sizeof *last);
     EXPECT(error_of(last, all + (T - 1) * config.V, config.V) <= 1e-5, "%s: the last logits", path);

@@ -264,7 +264,7 @@ static void losses_of_a_batch(GPT *m, float losses[B * T]) {
         targets[i] = i * 11 % V;
     }
     gpt_set_batch(m, B, T);
-    gpt_load(m, tokens, targets);
+    gpt_load(m, tokens, targets, NULL);
     gpt_forward(m);
     gpt_loss(m);
     device_download(losses, m->acts.losses.data, B * T * sizeof *losses);

@@ -117,7 +117,7 @@ TEST(a_nonfinite_tensor_is_named) {
     gpt_check(&config);
     GPT *m = new_model(config, "auto", B, T, TRAIN);
     gpt_init(m, 1);
-    gpt_load(m, tokens, targets);
+    gpt_load(m, tokens, targets, NULL);
     train_pass(m, 1.0f / (B * T), OVERWRITE);
     EXPECT(!gpt_find_nonfinite(m, name), "%s, before there was a NaN", name);
     const struct { const char *what; const TensorTable *table; } tables[] = {

@@ -64,7 +64,7 @@ static void validate(Stepper *t) {
     int32_t inputs[T], targets[T];
     tokens_eval_window(tokens, 3, T, inputs, targets);
     gpt_set_batch(&t->gpt, 1, T);
-    gpt_load(&t->gpt, inputs, targets);
+    gpt_load(&t->gpt, inputs, targets, NULL);
     gpt_forward(&t->gpt);
     gpt_loss(&t->gpt);
 }

@@ -86,7 +86,7 @@ static void repeat_step(GPT *gpt, Optimizer *optimizer, const Tokens *train, con
         count += tokens_train_window(train, SEED, (uint64_t)((step - 1) * SEQUENCES + i), T, inputs + i * T,
                                      targets + i * T);
     gpt_set_batch(gpt, SEQUENCES, T);
-    gpt_load(gpt, inputs, targets);
+    gpt_load(gpt, inputs, targets, NULL);
     gpt_forward(gpt);
     gpt_backward(gpt, 1.0f / (float)count, OVERWRITE, NULL, NULL);
     double loss = sum_of_losses(gpt) / (double)count;
@@ -129,7 +129,7 @@ static void repeat_validation(GPT *gpt, const Tokens *val, int val_tokens, int s
         int32_t inputs[T], targets[T];
         count += tokens_eval_window(val, w, T, inputs, targets);
         gpt_set_batch(gpt, 1, T);
-        gpt_load(gpt, inputs, targets);
+        gpt_load(gpt, inputs, targets, NULL);
         gpt_forward(gpt);
         gpt_loss(gpt);
         sum += sum_of_losses(gpt);

@@ -196,7 +196,7 @@ static char *random_items(const char *name, int count) {
 /* Logits at token t of a row, from a batch of one row that ends there. */
 static void logits_at(GPT *m, const TaskRow *row, int t, float logits[256]) {
     gpt_set_batch(m, 1, t + 1);
-    gpt_load(m, row->token, NULL);
+    gpt_load(m, row->token, NULL, NULL);
     gpt_forward(m);
     gpt_logits(m, t, logits);
 }
