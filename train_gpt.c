@@ -29,6 +29,7 @@ typedef struct {
     Resume         resume;                      /* zeros where no run continues; else its checkpoint is from */
     Corpus         corpus;
     Tokenizer      *tokenizer;
+    char          *prompt;                      /* of samples during the training */
     GPTConfig      config;
     GPT            gpt;
     Optimizer      optimizer;
@@ -70,7 +71,7 @@ static void prepare_run(Run *run) {
     tokenizer_check(run->tokenizer, run->config.V);
     REQUIRE(!bytes || run->config.V == 256, "%s %d: want 256, the tokens of a text are bytes; or --tokenizer DIR",
             run->from ? format_string("%s: a vocabulary of", run->from) : "--vocab", run->config.V);
-    if (s->sample_every) run->config.cache_tokens = sample_cache_tokens(&run->config, run->tokenizer, s);
+    if (s->sample_every) run->prompt = sample_prompt(s, run->tokenizer, &run->config);
     if (run->dir.path && !comm_rank) run->config.host_bytes = saver_host_bytes(&run->config);
     if (!run->from && !s->profile) run->info.recipe = recipe_choose(s, run->options, &run->config);
     batch_choose(s, &run->config, TRAIN);
@@ -238,7 +239,7 @@ static const char *train(Run *run) {
         const int saves = is_last || save_due(run) || state->val.best.step == state->step;
         if (saves) saver_save(&run->saver, state);
         const int samples = s->sample_every && (is_last || is_due(state->step, s->sample_every));
-        if (samples) print_sample(&run->gpt, run->tokenizer, s, &run->report, state->step);
+        if (samples) print_sample(&run->gpt, run->tokenizer, s, run->prompt, &run->report, state->step);
         require_no_leak(run);
         if (validates || saves || samples) began = seconds_now();
 

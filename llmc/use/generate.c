@@ -123,16 +123,18 @@ static void answer(Sampler *s, const char *text) {
 static char *read_prompt(int is_line) {
     enum { MAX = 1 << 24 };
     const char *option = is_line ? "--interactive" : "--prompt -";
-    char *text = host_alloc(MAX + 2, "the prompt"), *to = text;
-    size_t size = 0;
-    for (int c; size <= MAX && (c = getchar()) != EOF; ) {
-        text[size++] = (char)c;
-        if (is_line && c == '\n') break;
-    }
+    char *text = NULL;
+    size_t room = 0;
+    const ssize_t size = getdelim(&text, &room, is_line ? '\n' : '\0', stdin);
     REQUIRE(!ferror(stdin), "%s: cannot be read: %s", option, strerror(errno));
-    REQUIRE(strlen(text) == size, "%s: a zero byte at position %zu, want text", option, strlen(text));
+    if (size < 0) {
+        free(text);
+        return is_line ? NULL : format_string("%s", "");
+    }
+    REQUIRE(strlen(text) == (size_t)size, "%s: a zero byte at position %zu, want text", option, strlen(text));
     REQUIRE(size <= MAX, "%s: more than %d bytes, want a shorter text", option, MAX);
-    for (const char *from = text + utf8_mark(text, size); *from; from++) {
+    char *to = text;
+    for (const char *from = text + utf8_mark(text, (size_t)size); *from; from++) {
         if (is_line && *from == '\33') {        /* a key of a terminal, such as an arrow: ESC [ 1 ; 5 C, ESC O P */
             from += 1 + strspn(from + 1, "[O;0123456789");
             if (!isalpha((unsigned char)*from) && *from != '~') from--;
@@ -142,9 +144,7 @@ static char *read_prompt(int is_line) {
     }
     if (to > text && to[-1] == '\n') to--;
     *to = 0;
-    char *prompt = is_line && !size ? NULL : format_string("%s", text);
-    free(text);
-    return prompt;
+    return text;
 }
 
 static void on_interrupt(int number) {
@@ -185,23 +185,19 @@ static char *unescape(const char *typed) {
     return text;
 }
 
-char *sample_prompt(const Settings *s, Tokenizer *tokenizer, const GPTConfig *config, int *length) {
+char *sample_prompt(const Settings *s, Tokenizer *tokenizer, GPTConfig *config) {
     char *prompt = strcmp(s->prompt, "-") ? unescape(s->prompt) : read_prompt(0);
     const int T = config->T;
+    int length;
     REQUIRE(!*s->stop || tokenizer != TOKENIZER_IDS, "--stop '%s': the text of token ids is not known; want "
             "--tokenizer DIR", s->stop);
-    free(tokenizer_encode(tokenizer, prompt, config->V, length));
-    if (*length > T && !comm_rank)
+    free(tokenizer_encode(tokenizer, prompt, config->V, &length));
+    if (length > T && !comm_rank)
         print_line(stderr, "warning: the prompt has %d tokens, the context %d: the model sees the last %d to %d",
-                   *length, T, T / 2 + 1, T);
-    return prompt;
-}
-
-int sample_cache_tokens(const GPTConfig *config, Tokenizer *tokenizer, const Settings *s) {
-    int length;
-    free(sample_prompt(s, tokenizer, config, &length));
+                   length, T, T / 2 + 1, T);
     const int64_t tokens = (length ? length : 1) + s->sample_tokens;
-    return tokens < config->T ? (int)tokens : config->T;
+    config->cache_tokens = tokens < T ? (int)tokens : T;
+    return prompt;
 }
 
 void sample_text(GPT *model, Tokenizer *tokenizer, const Settings *settings, const char *prompt, Report *report,
@@ -221,12 +217,11 @@ void sample_text(GPT *model, Tokenizer *tokenizer, const Settings *settings, con
     free(stop);
 }
 
-void print_sample(GPT *model, Tokenizer *tokenizer, const Settings *s, Report *report, int64_t step) {
+void print_sample(GPT *model, Tokenizer *tokenizer, const Settings *s, const char *prompt, Report *report,
+                  int64_t step) {
     if (comm_rank) return;
-    char *prompt = unescape(s->prompt);
     print_line(stdout, "step %lld: a sample", (long long)step);
     heartbeat_busy(1);             /* other ranks wait */
     sample_text(model, tokenizer, s, prompt, report, step, stdout);
     heartbeat_busy(0);
-    free(prompt);
 }

@@ -5,12 +5,9 @@
 #include "../options/settings.h"
 #include "../text/tokenizer.h"
 
-/* The text of --prompt, a new string, and its number of tokens. Warns of a prompt longer than T. Fails where it cannot
-   be read or tokenized, and where there is a --stop for token ids. */
-char *sample_prompt(const Settings *settings, Tokenizer *tokenizer, const GPTConfig *config, int *length);
-
-/* config.cache_tokens for a sample: sample_prompt and continuation, at most T. */
-int sample_cache_tokens(const GPTConfig *config, Tokenizer *tokenizer, const Settings *settings);
+/* The text of --prompt, a new string. Sets config->cache_tokens: those of a sample with it, at most T. Warns of one
+   longer than T. Fails where it cannot be read or tokenized, and where there is a --stop for token ids. */
+char *sample_prompt(const Settings *settings, Tokenizer *tokenizer, GPTConfig *config);
 
 /* Writes prompt, continuation and a newline to file, token by token; --num-samples of them, with a line --- between
    two, or with --interactive one for each line of stdin. A prompt "" starts from tokenizer_start, which is not
@@ -22,8 +19,9 @@ int sample_cache_tokens(const GPTConfig *config, Tokenizer *tokenizer, const Set
 void sample_text(GPT *model, Tokenizer *tokenizer, const Settings *settings, const char *prompt, Report *report,
                  int64_t step, FILE *file);
 
-/* The sample that the settings of a training run describe: to stdout and as an event, by rank 0 alone, with the
-   whole context also where ranks share sequences. */
-void print_sample(GPT *model, Tokenizer *tokenizer, const Settings *settings, Report *report, int64_t step);
+/* The sample that the settings of a training run describe, with its sample_prompt: to stdout and as an event, by rank 0
+   alone, with the whole context also where ranks share sequences. */
+void print_sample(GPT *model, Tokenizer *tokenizer, const Settings *settings, const char *prompt, Report *report,
+                  int64_t step);
 
 #endif

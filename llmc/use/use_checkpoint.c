@@ -75,7 +75,7 @@ int use_checkpoint(Settings *s, Option *options) {
     if (s->dry_run) memory_plan_print(&plan);
     memory_plan_check(&plan, B, purpose);
     if (s->dry_run) return stdio_flush();
-    if (s->sample) prompt = sample_prompt(s, tokenizer, &config, &(int){0});
+    if (s->sample) prompt = sample_prompt(s, tokenizer, &config);
     gpt_create(&gpt, config, s->attention, B, config.T, purpose);
     checkpoint_load_model(checkpoint, &gpt);
     if (note) fprintf(stderr, "checkpoint %s\n", note);
