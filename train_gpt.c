@@ -87,10 +87,10 @@ static void print_banner(Run *run) {
     run->info = (RunInfo){
         .settings = s, .options = run->options, .config = &run->config, .device = &run->device,
         .command = run->command, .out = run->dir.path, .data = corpus_text(&run->corpus),
-        .memory = memory_plan_text(&plan, &run->device), .attention = plan.attention, .recipe = run->info.recipe,
+        .memory = plan.total, .attention = plan.attention, .recipe = run->info.recipe,
         .val_floor = run->corpus.val_floor, .changes = run->resume.changes,
         .resumed_step = run->resume.checkpoint ? run->resume.state.step : -1 };
-    report_banner(&run->info);
+    log_describe(stdout, &run->info, 0);
     if (s->dry_run || (double)plan.total > 0.8 * (double)run->device.free_bytes) {
         memory_plan_print(&plan);
         recompute_plan_print(&run->config, s->attention, (int)s->batch);

@@ -88,7 +88,7 @@ void saver_finish(Saver *s) {
 
 void saver_save(Saver *s, const TrainState *state) {
     saver_finish(s);
-    if (s->dir) report_sync(s->report);
+    if (s->dir) report_flush(s->report, 1);
     s->saved = state->step;
     s->snapshot.state = *state;
     s->snapshot.state.val = *s->val;

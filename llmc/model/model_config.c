@@ -123,12 +123,6 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
     return plan;
 }
 
-char *memory_plan_text(const MemoryPlan *plan, const DeviceInfo *device) {
-    char total[32], free_text[32];
-    return format_string("%s of %s free", bytes_text((double)plan->total, total),
-                         bytes_text((double)device->free_bytes, free_text));
-}
-
 void memory_plan_print(const MemoryPlan *plan) {
     const DeviceInfo device = device_info();
     const struct { const char *what; size_t bytes; } rows[] = {

@@ -33,10 +33,9 @@ typedef struct {
 MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Purpose purpose);
 void memory_plan_check(const MemoryPlan *plan, int B, Purpose purpose);
 
-char *memory_plan_text (const MemoryPlan *plan, const DeviceInfo *device);  /* new, "213 MiB of 7.60 GiB free" */
-void  memory_plan_print(const MemoryPlan *plan);                            /* every part */
+void memory_plan_print(const MemoryPlan *plan);         /* every part */
 /* The total of every --recompute, and the GPUs of common sizes that have as much. */
-void  recompute_plan_print(const GPTConfig *config, const char *attention, int B);
+void recompute_plan_print(const GPTConfig *config, const char *attention, int B);
 
 /* The largest batch whose plan takes at most 19/20 of free_bytes (the rest is for cuBLASLt, NCCL and the kernels), on
    all ranks (in a dry run: on this one): a divisor of sequences, or with sequences = 0 a power of two, up to max; 0

@@ -142,23 +142,18 @@ static double open_csv(Log *log, const char *path, const RunInfo *run) {
 
 /* ---- log.jsonl */
 
-/* , "key": value for each that is known. */
-static void write_values(FILE *file, const LogValue *values) {
-    for (; values->name; values++) {
-        if (values->format ? !isfinite(values->number) : !values->text) continue;
-        fprintf(file, ", \"%s\": ", values->name);
-        if (values->format) fprintf(file, values->format, values->number);
-        else                json_write_string(file, values->text);
-    }
-}
-
 double log_seconds(const Log *log) { return seconds_now() - log->start_s; }
 
 void log_event(Log *log, const char *event, int64_t step, const LogValue *values) {
     if (!log->jsonl.path) return;
     FILE *file = log->jsonl.lines;
     fprintf(file, "{\"event\": \"%s\", \"step\": %" PRId64 ", \"seconds\": %.3f", event, step, log_seconds(log));
-    write_values(file, values);
+    for (; values->name; values++) {
+        if (values->format ? !isfinite(values->number) : !values->text) continue;
+        fprintf(file, ", \"%s\": ", values->name);
+        if (values->format) fprintf(file, values->format, values->number);
+        else                json_write_string(file, values->text);
+    }
     fputs("}\n", file);
 }
 
@@ -169,48 +164,34 @@ static const char *time_text(void) {
     return text;
 }
 
-static void write_run(FILE *file, const RunInfo *run) {
-    fputs("{\"event\": \"run\"", file);
-    write_values(file, (LogValue[]){
+/* The start is its first event, a resume one more. */
+static void open_jsonl(Log *log, const char *path, const RunInfo *run) {
+    const FileMap old = map_old(path, run);
+    const int is_new = run->resumed_step < 0;
+    const int is_torn = old.size && old.bytes[old.size - 1] != '\n';    /* by a crash; readers leave the line out */
+    file_unmap(old);
+    open_file(&log->jsonl, path, old.size);
+    if (is_torn) fputc('\n', log->jsonl.lines);
+    log_event(log, is_new ? "run" : "resume", is_new ? 0 : run->resumed_step, (LogValue[]){
         { "time", .text = time_text() }, { "version", .text = VERSION }, { "command", .text = run->command },
         { "backend", .text = backend_name }, { "device", .text = run->device->name },
         { "ranks", "%.0f", .number = comm_size },
         { "parameters", "%.0f", .number = (double)gpt_parameter_count(run->config) },
-        { "floor", "%.6f", .number = run->val_floor }, {0} });
-    fputs("}\n", file);
-}
-
-/* Continues the file: a resume is an event. */
-static void open_jsonl(Log *log, const char *path, const RunInfo *run) {
-    const FileMap old = map_old(path, run);
-    const int is_torn = old.size && old.bytes[old.size - 1] != '\n';    /* by a crash; readers leave the line out */
-    file_unmap(old);
-    open_file(&log->jsonl, path, old.size);
-    if (is_torn)   fputc('\n', log->jsonl.lines);
-    if (!old.size) write_run(log->jsonl.lines, run);
+        { "floor", "%.6f", .number = run->val_floor }, { "changes", .text = run->changes }, {0} });
 }
 
 /* ---- settings.txt, and the banner */
 
-/* "348", "3.3M", "124M", "1.6B" */
-static const char *count_text(double count, char text[32]) {
-    static const char *const units[] = { "", "K", "M", "B" };
-    int u = 0;
-    for (; u < 3 && count >= 999.5; u++) count /= 1000;
-    snprintf(text, 32, "%.*f%s", u && count < 9.95, count, units[u]);
-    return text;
-}
-
 static char *model_text(const RunInfo *run) {
     const GPTConfig *c = run->config;
-    char *text, count[32];
+    char *text;
     size_t size;
     FILE *file = string_open(&text, &size, "the model's line");
     fprintf(file, "%d layers, %d heads, %d channels, context %d", c->L, c->NH, c->C, c->T);
     if (c->context_parallel > 1) fprintf(file, " (%d on each of %d ranks)", gpt_local_tokens(c), c->context_parallel);
     const int is_exact = c->dtype == F32 || c->deterministic || !strcmp(run->attention, "naive");
-    fprintf(file, ", vocabulary %d, %s parameters, %s%s%s, %s attention", c->V,
-            count_text((double)gpt_parameter_count(c), count), dtype_name(c->dtype),
+    fprintf(file, ", vocabulary %d, %.2fM parameters, %s%s%s, %s attention", c->V,
+            1e-6 * (double)gpt_parameter_count(c), dtype_name(c->dtype),
             c->matmul_dtype == E4M3 ? " with products in fp8" : "",
             is_exact ? "" : " (a resume is exact to the bit with --deterministic)", run->attention);
     if (c->dropout > 0) fprintf(file, ", dropout %g", c->dropout);
@@ -220,7 +201,7 @@ static char *model_text(const RunInfo *run) {
 
 void log_describe(FILE *file, const RunInfo *run, int as_comments) {
     const DeviceInfo *device = run->device;
-    char ranks[16] = "";
+    char ranks[16] = "", need[32], have[32];
     if (comm_size > 1) snprintf(ranks, sizeof ranks, "%d x ", comm_size);
     char *const facts[][2] = {
         { "output", as_comments || !run->out ? NULL : format_string("%s", run->out) },
@@ -229,19 +210,21 @@ void log_describe(FILE *file, const RunInfo *run, int as_comments) {
         { "recipe", run->recipe && *run->recipe
                     ? format_string("%s (chosen by the model; options win)", run->recipe) : NULL },
         { "data",   format_string("%s", run->data) },
-        { "memory", format_string("%s%s", run->memory, comm_size > 1 ? " on each" : "") } };
+        { "memory", format_string("%s of %s free%s", bytes_text((double)run->memory, need),
+                                  bytes_text((double)device->free_bytes, have), comm_size > 1 ? " on each" : "") } };
+    fprintf(file, as_comments ? "# %s, %s\n# command: %s\n" : "%s\n", VERSION, time_text(), run->command);
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
         if (!facts[i][1]) continue;
         make_printable(facts[i][1]);
         fprintf(file, as_comments ? "# %s: %s\n" : "%-7s %s\n", facts[i][0], facts[i][1]);
         free(facts[i][1]);
     }
+    fflush(file);
 }
 
 static void write_settings(const RunInfo *run) {
     const Path path = path_of(run->out, "settings.txt"), new = path_of(run->out, "settings.txt.new");
     FILE *file = file_create(new.text);
-    fprintf(file, "# %s, %s\n# command: %s\n", VERSION, time_text(), run->command);
     log_describe(file, run, 1);
     if (!isnan(run->val_floor)) fprintf(file, "# floor: %.6f\n", run->val_floor);
     if (run->resumed_step >= 0)
@@ -261,9 +244,5 @@ void log_open(Log *log, const RunInfo *run) {
     if (run->resumed_step < 0) rename_old_log(jsonl.text);
     log->start_s = seconds_now() - open_csv(log, csv.text, run);
     open_jsonl(log, jsonl.text, run);
-    if (run->resumed_step >= 0)
-        log_event(log, "resume", run->resumed_step, (LogValue[]){
-            { "time", .text = time_text() }, { "command", .text = run->command },
-            { "changes", .text = run->changes }, {0} });
     write_settings(run);
 }

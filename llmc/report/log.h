@@ -25,7 +25,8 @@ typedef struct {
     const DeviceInfo *device;
     const char *command;                  /* a line, as command_line makes it */
     const char *out;                      /* the run directory; NULL = none */
-    const char *data, *memory, *attention;      /* for the banner: two lines, and the name of the attention */
+    const char *data, *attention;         /* for the banner: a line, and the name of the attention */
+    size_t      memory;                   /* bytes of the memory plan */
     const char *recipe;                   /* options that the model has chosen; NULL or "" = none */
     double      val_floor;                /* NaN = unknown */
     int64_t     resumed_step;             /* of the checkpoint that is continued; -1 = none */
@@ -61,7 +62,8 @@ typedef struct {
    row of the resumed step and with the columns that it has. Missing and damaged rows are reported. Fails on a log.csv
    that is not such a log. */
 void   log_open(Log *log, const RunInfo *run);
-/* Lines with output, device, model, recipe, data, memory: the banner's, or but for output settings.txt's comments. */
+/* Lines: version, output unless that is NULL, device, model, recipe if there is one, data, memory. The banner, or with
+   time and command, but without output, the comments of settings.txt. */
 void   log_describe(FILE *file, const RunInfo *run, int as_comments);
 double log_seconds(const Log *log);       /* since the run began */
 /* Append a row or an event to the lines in memory. log_val_loss sets the empty cell of the row that a resume continues

@@ -30,12 +30,6 @@ const char *loss_text(double loss, double targets_per_byte, char text[192]) {
     return text;
 }
 
-void report_banner(const RunInfo *run) {
-    puts(VERSION);
-    log_describe(stdout, run, 0);
-    fflush(stdout);
-}
-
 /* The first step, which allocates and warms up, has no time left. */
 static void print_step(Report *report) {
     const LogRow *row = &report->last;
@@ -65,7 +59,7 @@ static void add_row(Report *report) {
     report->is_logged = 1;
 }
 
-static void flush_files(Report *report, int sync) {
+void report_flush(Report *report, int sync) {
     add_row(report);
     log_file_flush(&report->log.csv, sync);
     log_file_flush(&report->log.jsonl, sync);
@@ -110,7 +104,7 @@ static void update_page(Report *report) {
 
 static void write_event(Report *report, const char *event, int64_t step, const LogValue *values) {
     log_event(&report->log, event, step, values);
-    flush_files(report, 0);
+    report_flush(report, 0);
 }
 
 /* The last event, and the page that shows it, which is complete then. */
@@ -144,7 +138,7 @@ void report_open(Report *report, const RunInfo *run) {
     signal(SIGPIPE, SIG_IGN);
     device_health();         /* the first call takes longer: not in the time of the first step */
     if (run->out) log_open(&report->log, run);
-    flush_files(report, 0);
+    report_flush(report, 0);
     update_page(report);
     open_report = report;
     next_hook = fail_hook;
@@ -153,7 +147,7 @@ void report_open(Report *report, const RunInfo *run) {
 
 void report_background(Report *report) {
     double now = seconds_now();
-    flush_files(report, 0);
+    report_flush(report, 0);
     update_page(report);
     if (report->health_at_s && now - report->health_at_s < 1) return;
     report->health_at_s = now;
@@ -217,8 +211,6 @@ void report_sample(Report *report, int64_t step, char *text, size_t size) {
     for (size_t i = 0; i < size; i++) if (!text[i]) text[i] = (char)0xff;       /* not UTF-8: written as U+FFFD */
     write_event(report, "sample", step, (LogValue[]){ { "text", .text = text }, {0} });
 }
-
-void report_sync(Report *report) { flush_files(report, 1); }
 
 void report_close(Report *report, const char *reason) {
     if (report->last.step && !report->is_printed) print_step(report);

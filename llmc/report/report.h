@@ -33,9 +33,6 @@ typedef struct {
    otherwise both, a comma between them. */
 const char *loss_text(double loss, double targets_per_byte, char text[192]);
 
-/* A line each: version, output unless that is NULL, device, model, recipe if there is one, data, memory. */
-void report_banner(const RunInfo *run);
-
 /* Opens the files of log_open if run->out is set; run is kept. SIGPIPE is ignored from here on: a reader of stdout such
    as head may exit. Until report_close, fail() also writes the event "end". Events, as of report_warning, also accept a
    Report of zeros, which has no files. */
@@ -60,7 +57,7 @@ void report_warning(Report *report, const char *format, ...) __attribute__((form
 void report_checkpoint(Report *report, int64_t step, const char *path, double seconds);
 void report_sample    (Report *report, int64_t step, char *text, size_t size);
 
-void report_sync (Report *report);          /* fsync of the files; an error is reported */
+void report_flush(Report *report, int sync);        /* the rows so far to the files; sync: fsync; reports an error */
 
 /* reason: why the run ends, for the event "end": "done", "SIGTERM". Fails when rows are lost. */
 void report_close(Report *report, const char *reason);

@@ -16,7 +16,7 @@ DeviceHealth __wrap_device_health(void) { return health; }
 
 /* ---- A run */
 
-static DeviceInfo device = { .name = "a device", .detail = "of 1 core" };
+static DeviceInfo device = { .name = "a device", .detail = "of 1 core", .free_bytes = 7LL << 30 };
 static const GPTConfig config = { .L = 1, .NH = 2, .C = 4, .T = 8, .V = 16 };
 static int64_t layers = 1;
 static double rate = 0.0003;
@@ -35,7 +35,7 @@ static const char *changes;
 
 static inline RunInfo info_of(const char *command) {
     return (RunInfo){ .settings = &settings, .options = options, .config = &config, .device = &device,
-                      .command = command, .data = "input.txt", .memory = "213 MiB of 7.6 GiB free",
+                      .command = command, .data = "input.txt", .memory = 213 << 20,
                       .attention = "flash", .val_floor = 0.5, .resumed_step = -1, .changes = changes };
 }
 

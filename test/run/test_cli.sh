@@ -525,7 +525,7 @@ if [ -z "$cuda" ]; then      # 3 TiB with naive attention, 1 GiB with flash
 fi
 find "$dir/a-flash-f32" -type f -exec cksum {} + | sort > "$dir/after"
 expect "nothing in an earlier run has changed" cmp "$dir/before" "$dir/after"
-for plan in "462K --model d2" "124M --model gpt2 --recompute block --batch 1" "954K --model d2 --vocab 4096"; do
+for plan in "0.46M --model d2" "124.44M --model gpt2 --recompute block --batch 1" "0.95M --model d2 --vocab 4096"; do
     expect "a plan without data" "$gpt" --dry-run ${plan#* }
     says "its parameters" " ${plan%% *} parameters,"
 done

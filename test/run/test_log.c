@@ -178,7 +178,7 @@ TEST(a_log_without_a_checkpoint_is_renamed) {
     const char *text = printed(run_steps, &(Run){ "a new run", -2, 1, 0, NULL });
     EXPECT(lines_in(text) == 2 && strstr(text, "log.jsonl belongs to a run without a checkpoint: renamed to "), "%s",
            text);
-    EXPECT(lines_in(log_text()) == 1 && !strcmp(events_text(), "run end0"), "%s", log_text());
+    EXPECT(lines_in(log_text()) == 1 && !strcmp(events_text(), "run0 end0"), "%s", log_text());
     EXPECT(!strcmp(text_of(STRING("%s.old", log_path)), "rows"), "the log of the run before");
     EXPECT(!strcmp(text_of(STRING("%s.old", events_path)), "events"), "its log of events");
     unlink(events_path);
@@ -214,7 +214,7 @@ static void full_disk(Report *report, int is_away) {
         report_step(report, &s[i]);
         report_warning(report, "full");
     }
-    report_sync(report);
+    report_flush(report, 1);
     restore(STDERR_FILENO, stderr_was);
 }
 
@@ -236,7 +236,7 @@ TEST(a_full_disk_loses_no_row) {
         report_close(&report, "done");
         EXPECT(lines_in(log_text()) == 1 + 3 && cell_of(7, "ms") && cell_of(8, "ms") && cell_of(9, "ms"), "%s",
                log_text());
-        EXPECT(!strcmp(events_text(), "run warning7 warning8 end9"), "%s", events_text());
+        EXPECT(!strcmp(events_text(), "run0 warning7 warning8 end9"), "%s", events_text());
     }
 }
 
@@ -286,9 +286,9 @@ TEST(the_events_are_those_of_the_run) {
     EXPECT_CELL(9, "norm", "");
     const int parameters = 16*4 + 8*4 + 2*4 + (4*12 + 12) + (4*4 + 4) + 2*4 + (4*16 + 16) + (16*4 + 4) + 2*4;
     const char *want = STRING(
-        "{\"event\": \"run\", \"version\": \"" VERSION "\", \"command\": \"train_gpt --prompt 'say \\\"hi\\\"'\", "
-        "\"backend\": \"%s\", \"device\": \"a device\", \"ranks\": 1, \"parameters\": %d, "
-        "\"floor\": 0.500000}\n"
+        "{\"event\": \"run\", \"step\": 0, \"version\": \"" VERSION "\", "
+        "\"command\": \"train_gpt --prompt 'say \\\"hi\\\"'\", "
+        "\"backend\": \"%s\", \"device\": \"a device\", \"ranks\": 1, \"parameters\": %d, \"floor\": 0.500000}\n"
         "{\"event\": \"validation\", \"step\": 10, \"val_loss\": 1.5, \"floor\": 0.500000}\n"
         "{\"event\": \"checkpoint\", \"step\": 10, \"path\": \"runs/a/step-00000010\", "
         "\"save_seconds\": 0.250}\n"
@@ -309,18 +309,19 @@ TEST(the_events_are_those_of_the_run) {
 TEST(a_resume_is_an_event) {
     static const char before[] = "{\"event\": \"run\"}\n{\"event\": \"validation\", \"step\": 10}\n";
     static const char torn[] = "{\"event\": \"warning\", \"st";
-    static const char after[] = "Z\", \"command\": \"second\", \"changes\": \"--steps 200 -> 300\"}\n";
+    static const char after[] = "\"floor\": 0.500000, \"changes\": \"--steps 200 -> 300\"}\n";
     changes = "--steps 200 -> 300";
     for (int is_torn = 0; is_torn < 2; is_torn++) {
         put_text(events_path, STRING("%s%s", before, is_torn ? torn : ""));
         printed(run_steps, &(Run){ "second", 5, 1, 0, NULL });
         const char *text = text_of(events_path), *line = strstr(text, "{\"event\": \"resume\", \"step\": 5, ");
-        EXPECT(begins_with(text, before) && line && line[-1] == '\n' && strstr(line, after), "%s", text);
+        EXPECT(begins_with(text, before) && line && line[-1] == '\n' && strstr(line, after) &&
+               strstr(line, "Z\", \"version\": \"" VERSION "\", \"command\": \"second\", "), "%s", text);
     }
     changes = NULL;
     unlink(events_path);
     printed(run_steps, &(Run){ "second", 5, 1, 0, NULL });
-    EXPECT(!strcmp(events_text(), "run resume5 end5"), "%s", events_text());
+    EXPECT(!strcmp(events_text(), "resume5 end5"), "%s", events_text());
 }
 
 static void fail_at_step_2(Report *report, LogRow *step) {
@@ -346,8 +347,8 @@ TEST(the_settings_are_written) {
     const char *line = strchr(text, '\n');
     EXPECT(begins_with(text, "# " VERSION ", 20") && line && line[-1] == 'Z', "%s", text);
     const char *want = STRING("\n# command: train_gpt --lr 3e-4\n# device: %s, a device, of 1 core\n# model: 1 layers, "
-                              "2 heads, 4 channels, context 8, vocabulary 16, 348 parameters, f32, flash attention\n"
-                              "# data: input.txt\n# memory: 213 MiB of 7.6 GiB free\n# floor: 0.500000\n"
+                              "2 heads, 4 channels, context 8, vocabulary 16, 0.00M parameters, f32, flash attention\n"
+                              "# data: input.txt\n# memory: 213 MiB of 7.00 GiB free\n# floor: 0.500000\n"
                               "# --config reads this file, for a new run; --resume reads the options of the "
                               "checkpoint\nlayers = 1\nlr = 0.0003\n",
                               backend_name);

