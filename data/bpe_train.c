@@ -14,8 +14,8 @@ enum { MIN_FREQUENCY = 2 };
 
 typedef struct { const unsigned char *text; uint32_t size; int64_t count; } WordCount;
 
-typedef struct {
-    void         *next;             /* idle_take */
+typedef struct Words {
+    struct Words *next;             /* in the list of a trainer */
     WordCount    *slot;             /* hash table; text NULL = empty */
     size_t        mask, count;
 } Words;
@@ -53,13 +53,18 @@ static void free_words(Words *w) {
     free(w);
 }
 
-struct BpeTrainer { void *words; };         /* a list: one of each core */
+struct BpeTrainer { Words *words; };        /* a list: those of each core that no thread adds to */
 
 BpeTrainer *bpe_trainer_create(void) {
     return host_alloc(sizeof(BpeTrainer), "a tokenizer's training");
 }
 
-static Words *take_words(BpeTrainer *t) { return idle_take(&t->words, sizeof(Words), "the words of a text"); }
+static Words *take_words(BpeTrainer *t) {
+    Words *words;
+    #pragma omp critical
+    if ((words = t->words)) t->words = words->next;
+    return words ? words : host_alloc(sizeof *words, "the words of a text");
+}
 
 void bpe_trainer_add(BpeTrainer *t, const BpeSpan *span, size_t count) {
     #pragma omp parallel
@@ -71,7 +76,11 @@ void bpe_trainer_add(BpeTrainer *t, const BpeSpan *span, size_t count) {
                 length = bpe_word(span[i].text + at, span[i].size - at);
                 add_word(words, span[i].text + at, length, 1);
             }
-        idle_return(&t->words, words);
+        #pragma omp critical
+        {
+            words->next = t->words;
+            t->words = words;
+        }
     }
 }
 

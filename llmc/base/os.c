@@ -24,21 +24,6 @@ void *host_grow(void *array, size_t count, size_t *room, size_t size, const char
     return array;
 }
 
-void *idle_take(void **list, size_t bytes, const char *what) {
-    void **block;
-    #pragma omp critical
-    if ((block = *list)) *list = *block;
-    return block ? block : host_alloc(bytes, what);
-}
-
-void idle_return(void **list, void *block) {
-    #pragma omp critical
-    {
-        *(void **)block = *list;
-        *list = block;
-    }
-}
-
 double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

@@ -9,11 +9,6 @@ void  *host_alloc(size_t bytes, const char *what);     /* zeroed; fails with a m
 /* The array, moved if needed, with room for one more than count elements of size bytes; new ones are not zeroed. */
 void  *host_grow(void *array, size_t count, size_t *room, size_t size, const char *what);
 
-/* A block from the list of those that no thread uses, or if there is none a new one, zeroed; and back to the list. The
-   first member of a block is `void *next`. Thread-safe; the list is not freed here. */
-void  *idle_take(void **list, size_t bytes, const char *what);
-void   idle_return(void **list, void *block);
-
 enum { LINE_SECONDS = 6 };        /* between lines that say how far something is */
 
 double seconds_now(void);         /* monotonic clock; async-signal-safe */

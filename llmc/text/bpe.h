@@ -28,10 +28,11 @@ typedef struct Tokenizer {
     /* for bpe.c alone */
     struct Pair  *pair;             /* hash table */
     int           pair_shift;       /* 64 - bits of the table */
-    void         *idle;             /* unused caches */
+    int64_t       number;           /* differs in all tokenizers */
     void         *memory;           /* the bytes of all tokens */
     int32_t       byte_id[256];
-    int32_t       first_special[256], *next_special;     /* by first byte, and by id; -1 = no more */
+    int32_t      *special;          /* ids */
+    int           special_count;
 } Tokenizer;
 
 /* Takes ownership of the arrays of the vocabulary, and copies the bytes of tokens. Fails, with where in front, when a
@@ -42,17 +43,17 @@ void       bpe_free(Tokenizer *tokenizer);       /* bytes, ids and NULL are igno
 uint64_t bpe_fingerprint(const Tokenizer *tokenizer);        /* a hash of the vocabulary */
 
 /* Writes the ids of a text, at most one per byte, and returns their number. Special tokens are text as any other. Keeps
-   words and their ids in memory, up to 8 MiB per core. */
-size_t bpe_encode(Tokenizer *tokenizer, const void *text, size_t size, int32_t *ids);
+   words and their ids in memory, up to 8 MiB per thread. */
+size_t bpe_encode(const Tokenizer *tokenizer, const void *text, size_t size, int32_t *ids);
 
 /* A part of a text; begins: the end-of-text token, if there is one, goes in front of it. */
 typedef struct { const unsigned char *text; size_t size; int begins; } BpeSpan;
 
 /* Encodes spans, each on its own, on all cores. ids: room for all bytes and one more per span. */
-size_t bpe_encode_spans(Tokenizer *tokenizer, const BpeSpan *span, size_t count, int32_t *ids);
+size_t bpe_encode_spans(const Tokenizer *tokenizer, const BpeSpan *span, size_t count, int32_t *ids);
 
 /* As bpe_encode, where the text of a special token becomes its id, the longest at each place. */
-size_t bpe_encode_special(Tokenizer *tokenizer, const void *text, size_t size, int32_t *ids);
+size_t bpe_encode_special(const Tokenizer *tokenizer, const void *text, size_t size, int32_t *ids);
 
 /* ---- Words: GPT-2's split of a text (Radford et al. 2019, encoder.py),
 

@@ -60,7 +60,7 @@ int32_t tokenizer_end_of_text(const Tokenizer *tokenizer, int V) {
     return V >= 50257 && V <= 50432 ? 50256 : -1;
 }
 
-int32_t tokenizer_start(Tokenizer *tokenizer, int V) {
+int32_t tokenizer_start(const Tokenizer *tokenizer, int V) {
     int32_t start = tokenizer_end_of_text(tokenizer, V);
     if (start < 0 && tokenizer != TOKENIZER_IDS) bpe_encode(tokenizer, "\n", 1, &start);
     return start < 0 ? V - 1 : start;
@@ -82,7 +82,7 @@ static int parse_ids(const char *text, int V, int32_t *ids) {
     return n;
 }
 
-int32_t *tokenizer_encode(Tokenizer *tokenizer, const char *text, int V, int *count) {
+int32_t *tokenizer_encode(const Tokenizer *tokenizer, const char *text, int V, int *count) {
     size_t length = strlen(text);
     REQUIRE(length < INT32_MAX, "prompt: %zu bytes, want fewer than 2^31", length);
     int32_t *tokens = host_alloc((length + 1) * sizeof *tokens, "the tokens of a prompt");     /* <= 1 per byte */

@@ -19,11 +19,11 @@ void tokenizer_check(const Tokenizer *tokenizer, int V);
 
 /* Returns the tokens (new memory, with room for one more) and their number. Fails on an id that is not a number in
    [0,V). The text of a special token of a BPE is that token. */
-int32_t *tokenizer_encode(Tokenizer *tokenizer, const char *text, int V, int *count);
+int32_t *tokenizer_encode(const Tokenizer *tokenizer, const char *text, int V, int *count);
 
 /* The first token of an empty prompt: that which ends a text; without one a newline, or the last id of the model for
    unknown tokens. */
-int32_t tokenizer_start(Tokenizer *tokenizer, int V);
+int32_t tokenizer_start(const Tokenizer *tokenizer, int V);
 /* The token that ends a text, -1 = none. */
 int32_t tokenizer_end_of_text(const Tokenizer *tokenizer, int V);
 
