@@ -12,8 +12,8 @@
 Tokenizer tokenizer_ids = { .name = "ids", .v.V = 50257 }, tokenizer_bytes;
 
 __attribute__((constructor)) static void open_bytes(void) {
-    static unsigned char bytes[256];
     BpeVocabulary v = { .V = 256, .token = host_alloc(256 * sizeof *v.token, "a vocabulary"), .end_of_text = -1 };
+    unsigned char bytes[256];
     for (int i = 0; i < 256; i++) {
         bytes[i] = (unsigned char)i;
         v.token[i] = (BpeToken){ .bytes = &bytes[i], .size = 1 };
@@ -94,14 +94,10 @@ int32_t *tokenizer_encode(const Tokenizer *tokenizer, const char *text, int V, i
 }
 
 void tokenizer_print(const Tokenizer *tokenizer, int32_t token, FILE *file) {
-    if (tokenizer == TOKENIZER_IDS) {
-        fprintf(file, "%d ", token);
-        return;
-    }
-    const BpeVocabulary *v = &tokenizer->v;             /* a model may have more tokens than it */
-    const BpeToken none = { .bytes = (const unsigned char *)"\xEF\xBF\xBD", .size = 3 };
-    const BpeToken text = token < v->V ? v->token[token] : none;
-    fwrite(text.bytes, 1, (size_t)text.size, file);
+    const BpeVocabulary *v = &tokenizer->v;
+    if (tokenizer == TOKENIZER_IDS) fprintf(file, "%d ", token);
+    else if (token >= v->V)         fputs("\xEF\xBF\xBD", file);        /* a model may have more tokens than it */
+    else                            fwrite(v->token[token].bytes, 1, (size_t)v->token[token].size, file);
 }
 
 size_t text_print(const char *text, size_t size, int is_end, FILE *file) {
