@@ -40,18 +40,13 @@ int stdio_flush(void) {
     return 0;
 }
 
-static const struct { char letter; int seconds; } units[] = { {'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1} };
-enum { UNITS = sizeof units / sizeof *units };
-
-/* The two longest units. */
 const char *duration_text(double seconds, char text[32]) {
     if (!(seconds >= 0 && seconds < 1e14)) return strcpy(text, "unknown");
-    int64_t s = (int64_t)(seconds + 0.5);
-    int u = 0;
-    while (u < UNITS - 1 && s < units[u].seconds) u++;
-    int length = snprintf(text, 32, "%" PRId64 "%c", s / units[u].seconds, units[u].letter);
-    s %= units[u++].seconds;
-    if (u < UNITS) sprintf(text + length, "%02d%c", (int)(s / units[u].seconds), units[u].letter);
+    const int64_t s = (int64_t)(seconds + 0.5), minutes = s / 60, hours = s / 3600, days = s / 86400;
+    if (days)         sprintf(text, "%" PRId64 "d%02dh", days, (int)(hours % 24));
+    else if (hours)   sprintf(text, "%dh%02dm", (int)hours, (int)(minutes % 60));
+    else if (minutes) sprintf(text, "%dm%02ds", (int)minutes, (int)(s % 60));
+    else              sprintf(text, "%ds", (int)s);
     return text;
 }
 
