@@ -82,7 +82,7 @@ static void begin_shard(ShardWriter *w, const char *dir, int is_val, int number)
     char name[32];
     snprintf(name, sizeof name, "%s_%06d.bin", is_val ? "val" : "train", number);
     path = path_of(dir, name);
-    REQUIRE(!file_name_in_use(path.text), "%s exists: another process writes to this directory", path.text);
+    REQUIRE(!file_exists(path.text), "%s exists: another process writes to this directory", path.text);
     shard_begin(w, path.text, file_create(path.text));
 }
 

@@ -105,11 +105,6 @@ int ends_with(const char *text, const char *end) {
     return length >= tail && !strcmp(text + length - tail, end);
 }
 
-int file_name_in_use(const char *path) {
-    struct stat info;
-    return lstat(path, &info) == 0;
-}
-
 Path path_of(const char *dir, const char *name) {
     Path path;
     int length = snprintf(path.text, sizeof path.text, "%s%s%s", dir, ends_with(dir, "/") ? "" : "/", name);

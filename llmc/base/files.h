@@ -27,8 +27,6 @@ char   *format_string(const char *format, ...) __attribute__((format(printf, 1, 
 FILE   *string_open(char **text, size_t *size, const char *what);   /* a stream into a new string, set by fclose */
 int     ends_with(const char *text, const char *end);
 
-int     file_name_in_use(const char *path);               /* also by a dangling link */
-
 typedef struct { char text[4096]; } Path;     /* PATH_MAX */
 Path path_of(const char *dir, const char *name);          /* "a/b" of "a" or "a/", "b"; fails when it is too long */
 int  dir_has_file(const char *dir, const char *name);     /* DIR/NAME exists, not as a directory */

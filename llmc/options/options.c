@@ -312,7 +312,7 @@ void options_parse(Option *table, const char *positional, const char *config, in
         const int is_short = !next || *next < '0' || *next > '9';           /* llm.c's -h and -v have a number */
         if (is_short && (!strcmp(word, "-h") || (i == 1 && !strcmp(word, "help")))) word = "--help";
         if (is_short && !strcmp(word, "-v")) word = "--version";
-        const int is_first = i == 1 && *word != '-' && !file_name_in_use(word);
+        const int is_first = i == 1 && *word != '-' && !file_exists(word);
         const Option *command = is_first ? find_alias(table, word) : NULL;      /* train_gpt train FILE */
         const int is_word = *word != '-' && !command, is_python = is_word && config && is_python_file(word);
         const char *for_word = is_python ? config : positional;

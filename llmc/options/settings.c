@@ -107,6 +107,6 @@ void settings_check(const Settings *s) {
     REQUIRE(!s->task || s->eval, "--task %s: want --eval CHECKPOINT, the model", s->task);
     REQUIRE(!s->task || s->data || s->val_data, "--task %s: want a file of items, too: --eval %s --task %s FILE",
             s->task, s->eval, s->task);
-    REQUIRE(!s->task || !s->out || !strcmp(s->out, "none") || !file_name_in_use(s->out), "--out %s: exists; want a new "
+    REQUIRE(!s->task || !s->out || !strcmp(s->out, "none") || !file_exists(s->out), "--out %s: exists; want a new "
             "file for the items of --task", s->out);
 }
