@@ -46,16 +46,11 @@ static Dropout mask_of(const GPT *m, int l, int which) {
                       .seed = m->config.dropout_seed, .sequence = m->acts.sequence.data };
 }
 
-static void drop(const GPT *m, Tensor x, int l, int which) {
+/* x with dropout, in out; at a rate of 0 it is x itself. Its own backward pass. */
+static Tensor drop(const GPT *m, Tensor out, Tensor x, int l, int which) {
     const Dropout d = mask_of(m, l, which);
-    if (m->dropout > 0) dropout(x, x, &d);
-}
-
-/* The gradient of a branch, in out; without dropout it is dres itself. */
-static Tensor branch_gradient(const GPT *m, Tensor out, int l, int which) {
-    const Dropout d = mask_of(m, l, which);
-    if (m->dropout > 0) dropout(out, m->acts.dres, &d);
-    return m->dropout > 0 ? out : m->acts.dres;
+    if (m->dropout > 0) dropout(out, x, &d);
+    return m->dropout > 0 ? out : x;
 }
 
 /* The gradient of a branch's bias is summed by layernorm_backward, from dres, which it writes; with dropout by
@@ -143,7 +138,7 @@ static void block_forward(GPT *m, int l, Tensor x, Tensor branch) {
     linear_forward(m, s->qkv, ABSENT, LINEAR(ln1, ABSENT, qkv));
     self_attention_forward(m, l, s);
     linear_forward(m, a->branch, ABSENT, LINEAR(atty, ABSENT, proj));
-    drop(m, a->branch, l, PROJECTION);
+    drop(m, a->branch, a->branch, l, PROJECTION);
     residual_layernorm_forward(s->res2, s->ln2, s->ln2_mean, s->ln2_rstd, s->res1, a->branch, w->ln2w, w->ln2b);
     linear_forward(m, s->gelu, s->fch, LINEAR(ln2, ABSENT, fc));
 }
@@ -154,14 +149,14 @@ void gpt_forward(GPT *m) {
     Tensor x = a->block[0].res1, branch = ABSENT;
     at_group(m->before_group, m->before_context, FIRST_GROUP);
     embedding_forward(x, a->tokens, p->wte, p->wpe, a->position);
-    drop(m, x, 0, EMBEDDING);
+    drop(m, x, x, 0, EMBEDDING);
     for (int l = 0; l < m->config.L; l++) {
         BlockParams *w = &p->block[l];
         BlockActs *s = &a->block[l];
         at_group(m->before_group, m->before_context, l);
         block_forward(m, l, x, branch);
         linear_forward(m, a->branch, ABSENT, LINEAR(gelu, s->fch, fcproj));
-        drop(m, a->branch, l, MLP_PROJECTION);
+        drop(m, a->branch, a->branch, l, MLP_PROJECTION);
         x = s->res2;
         branch = a->branch;
     }
@@ -222,14 +217,14 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
         Tensor before = l > 0 ? g->block[l - 1].fcprojb : ABSENT;
         device_overlap_wait();                  /* the memory of dqkv and ln1 is reused */
         recompute_mlp(m, l);
-        Tensor dmlp = branch_gradient(m, a->dbranch, l, MLP_PROJECTION);
+        Tensor dmlp = drop(m, a->dbranch, a->dres, l, MLP_PROJECTION);
         linear_backward(m, s->dfch, dw->fcprojw, by_matmul(m, dw->fcprojb), dw->fcb, dmlp, LINEAR(gelu, s->fch, fcproj),
                         into);
         linear_backward(m, a->dbranch, dw->fcw, ABSENT, ABSENT, s->dfch, LINEAR(ln2, ABSENT, fc), into);
         layernorm_backward(a->dres, dw->ln2w, dw->ln2b, by_layernorm(m, dw->projb), a->dbranch, s->res2, s->ln2_mean,
                            s->ln2_rstd, w->ln2w, ACCUMULATE, into);
         device_overlap_wait();                  /* the memory of dfch and ln2 is reused */
-        Tensor dproj = branch_gradient(m, a->dproj, l, PROJECTION);
+        Tensor dproj = drop(m, a->dproj, a->dres, l, PROJECTION);
         linear_backward(m, a->dbranch, dw->projw, by_matmul(m, dw->projb), ABSENT, dproj, LINEAR(atty, ABSENT, proj),
                         into);
         self_attention_backward(m, l, s);
@@ -244,7 +239,7 @@ void gpt_backward(GPT *m, float dloss, Into into, GroupHook *ready, void *contex
     }
     /* a tied head has written dwte */
     if (m->config.untied && into == OVERWRITE) device_zero(g->wte.data, tensor_bytes(g->wte));
-    drop(m, a->dres, 0, EMBEDDING);          /* its own backward pass */
+    drop(m, a->dres, a->dres, 0, EMBEDDING);
     embedding_backward(g->wte, g->wpe, a->dres, a->tokens, a->position, into);
     device_overlap_end();
     at_group(ready, context, FIRST_GROUP);

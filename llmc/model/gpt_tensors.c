@@ -194,15 +194,11 @@ Tensor params_group(const Params *params, int index, DType dtype) {
     return tensor_of(memory + (size_t)start[0] * dtype_bytes(dtype), dtype, 1, start[1] - start[0]);
 }
 
-static void params_place(Params *params, const GPTConfig *config, DType dtype, void *memory) {
+void params_create(Params *params, const GPTConfig *config, DType dtype, void *memory, const char *what) {
     params_layout(params, config, dtype);
+    if (!memory) memory = (comm_size > 1 ? comm_alloc : device_alloc)(params->table.bytes, what);
     place_table(&params->table, memory);
     if (!config->untied) params->lm_head = params->wte;
-}
-
-void params_create(Params *params, const GPTConfig *config, DType dtype, const char *what) {
-    const size_t bytes = gpt_param_bytes(config, dtype);
-    params_place(params, config, dtype, (comm_size > 1 ? comm_alloc : device_alloc)(bytes, what));
 }
 
 void params_free(Params *params) {
@@ -221,26 +217,21 @@ size_t gpt_param_bytes(const GPTConfig *config, DType dtype) {
     return bytes;
 }
 
-size_t gpt_scratch_bytes(const GPTConfig *config) {
-    Params params;
-    size_t max = 0;
-    params_layout(&params, config, F32);
-    for (int i = 0; i < params.groups; i++) {
-        const int64_t count = params.group_start[i + 1] - params.group_start[i];
-        const size_t bytes = comm_scratch_bytes((size_t)count * sizeof(float));
-        if (bytes > max) max = bytes;
-    }
-    params_free(&params);
-    return max;
-}
-
 /* c_fc, its next iterate and two products have at most 107 Mi elements: 12 blocks of 124M (C = 768), 4 of
    1558M (C = 1600). */
 OptimizerMemory gpt_optimizer_memory(const GPTConfig *config) {
     const int64_t C = config->C, largest = (1 << 26) / (6 * C * C);
     const int blocks = (int)ceil_div(config->L, comm_size);
-    const size_t all = gpt_param_bytes(config, F32) / (size_t)comm_size;
+    Params params;
+    params_layout(&params, config, F32);
+    const size_t all = params.table.bytes / (size_t)comm_size;
     OptimizerMemory memory = { .m = all, .v = all };
+    for (int i = 0; comm_size > 1 && i < params.groups; i++) {
+        const int64_t count = params.group_start[i + 1] - params.group_start[i];
+        const size_t bytes = comm_scratch_bytes((size_t)count * sizeof(float));
+        if (bytes > memory.reduce) memory.reduce = bytes;
+    }
+    params_free(&params);
     if (config->optimizer == OPTIMIZER_ADAMW) return memory;
     memory.batch = largest < 1 ? 1 : largest < blocks ? (int)largest : blocks;
     memory.v -= (size_t)(blocks * 12 * C * C) * sizeof(float);
@@ -402,11 +393,11 @@ void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, P
     REQUIRE(config.matmul_dtype != E4M3 || purpose != TRAIN || (config.C % 16 == 0 && (int64_t)B * T % 16 == 0),
             "--matmul-dtype fp8: %d channels, micro-batches of %d x %d tokens: want multiples of 16", config.C, B, T);
     *m = (GPT){ .config = config, .purpose = purpose, .attention_name = attention };
-    params_create(&m->params, &config, config.dtype, "the parameters");
-    if (purpose == TRAIN) params_create(&m->grads, &config, F32, "the gradients");
+    params_create(&m->params, &config, config.dtype, NULL, "the parameters");
+    if (purpose == TRAIN) params_create(&m->grads, &config, F32, NULL, "the gradients");
+    void *shared = comm_size > 1 ? m->grads.table.memory : NULL;
     if (config.dtype == F32) m->master = m->params;
-    else if (comm_size > 1 && purpose == TRAIN) params_place(&m->master, &config, F32, m->grads.table.memory);
-    else params_create(&m->master, &config, F32, "the parameters in f32");
+    else                     params_create(&m->master, &config, F32, shared, "the parameters in f32");
     m->act_bytes = acts_plan(m, B, T).bytes;
     m->acts.table.memory = device_alloc(m->act_bytes, "the activations");
     if (purpose == GENERATE) gpt_set_cache(m, B, T);

@@ -226,14 +226,15 @@ typedef struct {
     size_t      bytes, workspace;   /* activations; the part of them that blocks and phases share */
     const char *attention;          /* "flash", ... */
 } ActPlan;
-/* This rank's moments, with Muon v without the matrices, and scratch for those of `batch` blocks. */
-typedef struct { size_t m, v, scratch; int batch; } OptimizerMemory;
+/* This rank's moments, with Muon v without the matrices, and scratch for those of `batch` blocks; scratch to
+   reduce-scatter the gradients of any group. */
+typedef struct { size_t m, v, scratch, reduce; int batch; } OptimizerMemory;
 size_t  gpt_param_bytes(const GPTConfig *config, DType dtype);    /* parameters in dtype, with padding */
-size_t  gpt_scratch_bytes(const GPTConfig *config);       /* to reduce-scatter the gradients of any group */
 OptimizerMemory gpt_optimizer_memory(const GPTConfig *config);
 ActPlan gpt_act_plan(const GPTConfig *config, const char *attention, int B, int T, Purpose purpose);
 
-void   params_create(Params *params, const GPTConfig *config, DType dtype, const char *what);    /* zeroed memory */
+/* memory: NULL = new, zeroed. */
+void   params_create(Params *params, const GPTConfig *config, DType dtype, void *memory, const char *what);
 void   params_free(Params *params);
 Tensor params_group(const Params *params, int index, DType dtype);      /* from 0 in the order of memory, flat */
 

@@ -8,8 +8,6 @@
 #include "../base/os.h"
 #include "../ranks/ranks.h"
 
-static const char *const levels[] = { "none", "gelu", "layernorm", "block" };     /* RECOMPUTE_NAMES */
-
 /* Chunks of equal size: every rank has T / N tokens of a sequence. */
 static void check_sharing(const GPTConfig *c) {
     const int N = c->context_parallel, unit = 2 * N;
@@ -114,7 +112,7 @@ MemoryPlan memory_plan(const GPTConfig *config, const char *attention, int B, Pu
         plan.parameters += gpt_param_bytes(config, F32) / (size_t)(purpose == TRAIN ? comm_size : 1);
     if (purpose == TRAIN) {
         const OptimizerMemory memory = gpt_optimizer_memory(config);
-        plan.gradients = gpt_param_bytes(config, F32) + (comm_size > 1 ? gpt_scratch_bytes(config) : 0);
+        plan.gradients = gpt_param_bytes(config, F32) + memory.reduce;
         plan.optimizer = memory.m + memory.v + memory.scratch;
         plan.checkpoint = config->host_bytes;
     }
@@ -141,8 +139,9 @@ void memory_plan_print(const MemoryPlan *plan) {
 }
 
 void recompute_plan_print(const GPTConfig *config, const char *attention, int B) {
-    static const char *const costs[] = { "", "repeats the GELU", "and the layer normalisations",
-                                         "repeats the forward pass of the blocks" };
+    static const char *const levels[][2] = {                /* RECOMPUTE_NAMES */
+        { "none", "" }, { "gelu", "repeats the GELU" }, { "layernorm", "and the layer normalisations" },
+        { "block", "repeats the forward pass of the blocks" } };
     static const size_t gpus[] = { 24, 40, 80 };        /* GiB */
     GPTConfig c = *config;
     char total[32];
@@ -150,9 +149,9 @@ void recompute_plan_print(const GPTConfig *config, const char *attention, int B)
     for (c.recompute = RECOMPUTE_NONE; c.recompute <= RECOMPUTE_BLOCK; c.recompute++) {
         const size_t bytes = memory_plan(&c, attention, B, TRAIN).total;
         const size_t on_gpu = bytes - (device_count() ? 0 : c.host_bytes);      /* the checkpoint is on the host */
-        printf("    %-16s %12s", levels[c.recompute], bytes_text((double)bytes, total));
+        printf("    %-16s %12s", levels[c.recompute][0], bytes_text((double)bytes, total));
         for (int i = 0; i < 3; i++) printf("%6s", on_gpu <= (gpus[i] << 30) / 20 * 19 ? "yes" : "no");
-        printf("  %s\n", costs[c.recompute]);
+        printf("  %s\n", levels[c.recompute][1]);
     }
 }
 

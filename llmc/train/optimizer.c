@@ -81,7 +81,7 @@ void optimizer_create(Optimizer *o, GPT *model) {
     if (comm_size > 1) {
         if (model->config.dtype != F32) o->master = flat_alloc(memory.m, "the slice of the parameters in f32");
         o->gathered = host_alloc((size_t)o->slices * sizeof *o->gathered, "the operations of ZeRO");
-        comm_reserve(gpt_scratch_bytes(&model->config));
+        comm_reserve(memory.reduce);
         model->before_group = before_group;
         model->before_context = o;
     }

@@ -180,8 +180,8 @@ static void fill_half(const Params *p) {
 static void read_weights(const char *bytes, size_t size) {
     if (!params.table.memory) {
         device_open((DeviceOptions){ .threads = 1 });
-        params_create(&params, &tiny, F32, "the parameters");
-        params_create(&moments, &tiny, F32, "the moments");
+        params_create(&params, &tiny, F32, NULL, "the parameters");
+        params_create(&moments, &tiny, F32, NULL, "the moments");
     }
     safe_file("FILE", bytes, size);
     fill_half(&params);

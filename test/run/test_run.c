@@ -255,7 +255,7 @@ TEST(the_plan_is_what_is_allocated) {
         gpt_create(&gpt, config, attention, 3, config.T, purpose);
         const size_t f32 = is_sharded ? gpt.grads.table.bytes : padded_bytes(&gpt.master.table, 4);
         const size_t acts = gpt.act_bytes, share = f32 / (size_t)comm_size;
-        const size_t received = is_sharded ? gpt_scratch_bytes(&config) : 0;   /* at most: no ranks are connected */
+        const size_t received = gpt_optimizer_memory(&config).reduce;   /* at most: no ranks are connected */
         size_t list = 0;
         if (purpose == TRAIN) {
             optimizer_create(&optimizer, &gpt);
