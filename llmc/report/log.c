@@ -62,18 +62,17 @@ void log_file_close(LogFile *file) {
 
 /* ---- What a start finds */
 
-/* A log without a checkpoint to continue from. */
-static void rename_old_log(const char *path) {
-    if (!file_exists(path)) return;
-    char *old = format_string("%s.old", path);
-    file_rename(path, old);
-    print_line(stdout, "%s belongs to a run without a checkpoint: renamed to %s", path, old);
-    free(old);
-}
-
-/* The file that a resume continues; empty where there is none or the run begins. */
+/* The file that a resume continues; empty where there is none, or the run begins, which renames it. */
 static FileMap map_old(const char *path, const RunInfo *run) {
-    return run->resumed_step >= 0 && file_exists(path) ? file_map(path) : (FileMap){ .bytes = (void *)"" };
+    const int exists = file_exists(path);
+    if (exists && run->resumed_step >= 0) return file_map(path);
+    if (exists) {
+        char *old = format_string("%s.old", path);
+        file_rename(path, old);
+        print_line(stdout, "%s belongs to a run without a checkpoint: renamed to %s", path, old);
+        free(old);
+    }
+    return (FileMap){ .bytes = (void *)"" };
 }
 
 static int64_t offset_in(FileMap map, const char *at) { return at - (const char *)map.bytes; }
@@ -142,12 +141,11 @@ static double open_csv(Log *log, const char *path, const RunInfo *run) {
 
 /* ---- log.jsonl */
 
-double log_seconds(const Log *log) { return seconds_now() - log->start_s; }
-
 void log_event(Log *log, const char *event, int64_t step, const LogValue *values) {
     if (!log->jsonl.path) return;
     FILE *file = log->jsonl.lines;
-    fprintf(file, "{\"event\": \"%s\", \"step\": %" PRId64 ", \"seconds\": %.3f", event, step, log_seconds(log));
+    fprintf(file, "{\"event\": \"%s\", \"step\": %" PRId64 ", \"seconds\": %.3f", event, step,
+            seconds_now() - log->start_s);
     for (; values->name; values++) {
         if (values->format ? !isfinite(values->number) : !values->text) continue;
         fprintf(file, ", \"%s\": ", values->name);
@@ -184,19 +182,17 @@ static void open_jsonl(Log *log, const char *path, const RunInfo *run) {
 
 static char *model_text(const RunInfo *run) {
     const GPTConfig *c = run->config;
-    char *text;
-    size_t size;
-    FILE *file = string_open(&text, &size, "the model's line");
-    fprintf(file, "%d layers, %d heads, %d channels, context %d", c->L, c->NH, c->C, c->T);
-    if (c->context_parallel > 1) fprintf(file, " (%d on each of %d ranks)", gpt_local_tokens(c), c->context_parallel);
     const int is_exact = c->dtype == F32 || c->deterministic || !strcmp(run->attention, "naive");
-    fprintf(file, ", vocabulary %d, %.2fM parameters, %s%s%s, %s attention", c->V,
-            1e-6 * (double)gpt_parameter_count(c), dtype_name(c->dtype),
-            c->matmul_dtype == E4M3 ? " with products in fp8" : "",
-            is_exact ? "" : " (a resume is exact to the bit with --deterministic)", run->attention);
-    if (c->dropout > 0) fprintf(file, ", dropout %g", c->dropout);
-    fclose(file);
-    return text;
+    char share[64] = "", dropout[32] = "";
+    if (c->context_parallel > 1)
+        snprintf(share, sizeof share, " (%d on each of %d ranks)", gpt_local_tokens(c), c->context_parallel);
+    if (c->dropout > 0) snprintf(dropout, sizeof dropout, ", dropout %g", c->dropout);
+    return format_string("%d layers, %d heads, %d channels, context %d%s, vocabulary %d, %.2fM parameters, %s%s%s, "
+                         "%s attention%s", c->L, c->NH, c->C, c->T, share, c->V,
+                         1e-6 * (double)gpt_parameter_count(c), dtype_name(c->dtype),
+                         c->matmul_dtype == E4M3 ? " with products in fp8" : "",
+                         is_exact ? "" : " (a resume is exact to the bit with --deterministic)", run->attention,
+                         dropout);
 }
 
 void log_describe(FILE *file, const RunInfo *run, int as_comments) {
@@ -239,10 +235,7 @@ static void write_settings(const RunInfo *run) {
 /* ---- All three */
 
 void log_open(Log *log, const RunInfo *run) {
-    const Path csv = path_of(run->out, "log.csv"), jsonl = path_of(run->out, "log.jsonl");
-    if (run->resumed_step < 0) rename_old_log(csv.text);
-    if (run->resumed_step < 0) rename_old_log(jsonl.text);
-    log->start_s = seconds_now() - open_csv(log, csv.text, run);
-    open_jsonl(log, jsonl.text, run);
+    log->start_s = seconds_now() - open_csv(log, path_of(run->out, "log.csv").text, run);
+    open_jsonl(log, path_of(run->out, "log.jsonl").text, run);
     write_settings(run);
 }

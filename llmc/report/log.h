@@ -65,7 +65,6 @@ void   log_open(Log *log, const RunInfo *run);
 /* Lines: version, output unless that is NULL, device, model, recipe if there is one, data, memory. The banner, or with
    time and command, but without output, the comments of settings.txt. */
 void   log_describe(FILE *file, const RunInfo *run, int as_comments);
-double log_seconds(const Log *log);       /* since the run began */
 /* Append a row or an event to the lines in memory. log_val_loss sets the empty cell of the row that a resume continues
    behind, before the next row. */
 void   log_step (Log *log, const LogRow *row);

@@ -164,7 +164,7 @@ void report_step(Report *report, const LogRow *step) {
     add_row(report);
     *row = *step;
     report->is_logged = report->is_printed = 0;
-    row->seconds = log_seconds(&report->log);
+    row->seconds = seconds_now() - report->log.start_s;
     row->val_loss = NAN;
     if (comm_size == 1) row->comm_wait_ms = NAN;
     row->mfu = isfinite(mfu) ? positive(mfu) : NAN;
