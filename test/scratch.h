@@ -74,15 +74,20 @@ static inline void restore(int fd, int was) {
     close(was);
 }
 
-/* What f writes to fd. */
-static inline const char *printed_on(int fd, void (*f)(void *), void *argument) {
-    const char *path = IN_SCRATCH("printed");
-    put_text(path, "");
-    const int was = redirect(fd, path);
-    f(argument);
-    restore(fd, was);
-    return text_of(path);
+static int printed_was;
+
+static inline void printed_begin(int fd) {
+    put_text(IN_SCRATCH("printed"), "");
+    printed_was = redirect(fd, IN_SCRATCH("printed"));
 }
+
+static inline const char *printed_end(int fd) {
+    restore(fd, printed_was);
+    return text_of(IN_SCRATCH("printed"));
+}
+
+/* What a call writes to fd. */
+#define PRINTED_ON(fd, call) (printed_begin(fd), (void)(call), printed_end(fd))
 
 static inline void free_json(void *json) { json_free(json); }
 

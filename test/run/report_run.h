@@ -57,8 +57,7 @@ static inline void open_run(Report *report, const Run *run) {
     report_open(report, &info);
 }
 
-static inline void run_steps(void *argument) {
-    const Run *run = argument;
+static inline void run_steps(const Run *run) {
     Report report;
     open_run(&report, run);
     for (int64_t step = run->first; step <= run->last; step++) {
@@ -73,7 +72,7 @@ static inline void run_steps(void *argument) {
 
 /* ---- What it writes */
 
-static inline const char *printed(void (*f)(void *), void *argument) { return printed_on(STDOUT_FILENO, f, argument); }
+#define PRINTED(call) PRINTED_ON(STDOUT_FILENO, call)
 
 static inline const char *log_text(void) { return text_of(log_path); }
 

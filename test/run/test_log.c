@@ -27,7 +27,7 @@ static int cell_is(int64_t step, const char *name, const char *want) {
 
 TEST(the_log_holds_every_step) {
     double start = seconds_now();
-    const char *lines = printed(run_steps, &(Run){ "a", -1, 1, 20, NULL });
+    const char *lines = PRINTED(run_steps(&(Run){ "a", -1, 1, 20, NULL }));
     double took = seconds_now() - start, last = 0;
     const char *text = log_text();
     EXPECT(begins_with(text, ALL_COLUMNS "1,"), "%s", text);
@@ -58,7 +58,7 @@ TEST(the_log_holds_what_is_known) {
         no_validation = !known;
         device.peak_flops[F32] = known ? 7680 * gpt_flops_per_token(&config) / 0.4608 : 0;
         health = known ? (DeviceHealth){ .power_w = 100 } : (DeviceHealth){0};
-        printed(run_steps, &(Run){ "a", -1, 10, 10, NULL });
+        PRINTED(run_steps(&(Run){ "a", -1, 10, 10, NULL }));
         EXPECT_CELL(10, "mfu", known ? "0.4608" : "");
         EXPECT_CELL(10, "val_loss", known ? "1.5" : "");
         EXPECT_CELL(10, "power_w", known ? "100.0" : "");
@@ -84,13 +84,13 @@ TEST(the_log_holds_the_health) {
     };
     for (int i = 0; i < COUNT(rows); i++) {
         health = rows[i].health;
-        printed(run_steps, &(Run){ "a", -1, 1, 1, NULL });
+        PRINTED(run_steps(&(Run){ "a", -1, 1, 1, NULL }));
         EXPECT_CELL(1, "temperature_c", rows[i].temperature);
         EXPECT_CELL(1, "power_w", rows[i].power);
         EXPECT_CELL(1, "clock_mhz", rows[i].clock);
         EXPECT_CELL(1, "throttle", rows[i].throttle);
     }
-    printed(run_steps, &(Run){ "a", -1, 1, 3, query_health });
+    PRINTED(run_steps(&(Run){ "a", -1, 1, 3, query_health }));
     EXPECT_CELL(1, "clock_mhz", "1980");
     EXPECT_CELL(2, "clock_mhz", "");
     EXPECT_CELL(3, "clock_mhz", "1980");
@@ -107,7 +107,7 @@ typedef struct { const char *before; int64_t keep; double val_loss; const char *
 
 static double val_loss;         /* NaN = none */
 
-static void resume_and_validate(void *run) {
+static void resume_and_validate(const Run *run) {
     Report report;
     open_run(&report, run);
     log_val_loss(&report.log, val_loss);
@@ -140,7 +140,7 @@ TEST(a_resume_cuts_the_log) {
         unlink(log_path);
         if (logs[i].before) put_text(log_path, logs[i].before);
         val_loss = logs[i].val_loss > 0 ? logs[i].val_loss : NAN;
-        const char *said = printed(resume_and_validate, &(Run){ "b", logs[i].keep, 1, 0, NULL });
+        const char *said = PRINTED(resume_and_validate(&(Run){ "b", logs[i].keep, 1, 0, NULL }));
         const char *name = strstr(said, "log.csv");
         EXPECT(!strcmp(log_text(), logs[i].after), "log %d: got %s\nwant %s", i, log_text(), logs[i].after);
         EXPECT(!strcmp(name ? name : said, logs[i].said), "log %d: says %s", i, said);
@@ -148,10 +148,10 @@ TEST(a_resume_cuts_the_log) {
     /* a block of zeros, as a crash can leave one: cut at the end, left out by readers elsewhere */
     static const char zeros[] = ROWS "3,2,7\0\0\0\0\0,,,,,9,8\n" "\0\0\0\0\0\n5,3\n";
     put(log_path, zeros, sizeof zeros - 1);
-    const char *said = printed(run_steps, &(Run){ "b", 5, 1, 0, NULL });
+    const char *said = PRINTED(run_steps(&(Run){ "b", 5, 1, 0, NULL }));
     EXPECT(!strcmp(log_text(), ROWS) && strstr(said, MISSING(5, 3)), "%s", log_text());
     put_text(log_path, "step,loss,mine\n1,3,4\n");         /* a run goes on with the columns of its log */
-    printed(run_steps, &(Run){ "b", 1, 2, 2, NULL });
+    PRINTED(run_steps(&(Run){ "b", 1, 2, 2, NULL }));
     EXPECT(!strcmp(log_text(), "step,loss,mine\n1,3,4\n2,2,\n"), "%s", log_text());
 }
 
@@ -164,7 +164,7 @@ TEST(a_resume_continues_the_seconds) {
     for (int i = 0; i < COUNT(logs); i++) {
         put_text(log_path, STRING("step,seconds,loss\n%s", logs[i].rows));
         double start = seconds_now();
-        printed(run_steps, &(Run){ "b", 2, 3, 3, NULL });
+        PRINTED(run_steps(&(Run){ "b", 2, 3, 3, NULL }));
         double got = strtod(cell_of(3, "seconds"), NULL), took = seconds_now() - start;
         EXPECT(got >= logs[i].want && got <= logs[i].want + took + 0.0005, "log %d: got %g, want %g", i, got,
                logs[i].want);
@@ -175,7 +175,7 @@ TEST(a_resume_continues_the_seconds) {
 TEST(a_log_without_a_checkpoint_is_renamed) {
     put_text(log_path, "rows");
     put_text(events_path, "events");
-    const char *text = printed(run_steps, &(Run){ "a new run", -2, 1, 0, NULL });
+    const char *text = PRINTED(run_steps(&(Run){ "a new run", -2, 1, 0, NULL }));
     EXPECT(lines_in(text) == 2 && strstr(text, "log.jsonl belongs to a run without a checkpoint: renamed to "), "%s",
            text);
     EXPECT(lines_in(log_text()) == 1 && !strcmp(events_text(), "run0 end0"), "%s", log_text());
@@ -272,15 +272,10 @@ static void add_events(Report *report, LogRow *step) {
     report_validation(report, 11, &(Evaluation){ 2, 1, 0 }, NAN);
 }
 
-static void warn_only(void *ignored) {
-    (void)ignored;
-    report_warning(&(Report){0}, "%d of %d", 1, 2);
-}
-
 /* Each line is a JSON object; what is unknown or not finite is absent. The page has its texts. */
 TEST(the_events_are_those_of_the_run) {
     int stderr_was = redirect(STDERR_FILENO, "/dev/null");
-    printed(run_steps, &(Run){ "train_gpt --prompt 'say \"hi\"'", -1, 8, 12, add_events });
+    PRINTED(run_steps(&(Run){ "train_gpt --prompt 'say \"hi\"'", -1, 8, 12, add_events }));
     restore(STDERR_FILENO, stderr_was);
     EXPECT_CELL(9, "loss", "inf");
     EXPECT_CELL(9, "norm", "");
@@ -301,7 +296,7 @@ TEST(the_events_are_those_of_the_run) {
     EXPECT(!strcmp(events_without_times(), want), "got %swant %s", events_without_times(), want);
     for (int n = 0; event_at(n); n++) { }       /* which fails if it is no JSON */
     EXPECT(page_says("\\\"reason\\\": \\\"done\\\"") && page_says("step 11: a \\\\\\\"warning"), "report.html");
-    const char *line = printed_on(STDERR_FILENO, warn_only, NULL);
+    const char *line = PRINTED_ON(STDERR_FILENO, report_warning(&(Report){0}, "%d of %d", 1, 2));
     EXPECT(!strcmp(line, "train_gpt: warning: 1 of 2\n"), "%s", line);
 }
 
@@ -313,14 +308,14 @@ TEST(a_resume_is_an_event) {
     changes = "--steps 200 -> 300";
     for (int is_torn = 0; is_torn < 2; is_torn++) {
         put_text(events_path, STRING("%s%s", before, is_torn ? torn : ""));
-        printed(run_steps, &(Run){ "second", 5, 1, 0, NULL });
+        PRINTED(run_steps(&(Run){ "second", 5, 1, 0, NULL }));
         const char *text = text_of(events_path), *line = strstr(text, "{\"event\": \"resume\", \"step\": 5, ");
         EXPECT(begins_with(text, before) && line && line[-1] == '\n' && strstr(line, after) &&
                strstr(line, "Z\", \"version\": \"" VERSION "\", \"command\": \"second\", "), "%s", text);
     }
     changes = NULL;
     unlink(events_path);
-    printed(run_steps, &(Run){ "second", 5, 1, 0, NULL });
+    PRINTED(run_steps(&(Run){ "second", 5, 1, 0, NULL }));
     EXPECT(!strcmp(events_text(), "resume5 end5"), "%s", events_text());
 }
 
@@ -342,7 +337,7 @@ TEST(a_failure_is_an_event) {
 /* ---- settings.txt */
 
 TEST(the_settings_are_written) {
-    printed(run_steps, &(Run){ "train_gpt --lr 3e-4", -1, 1, 2, NULL });
+    PRINTED(run_steps(&(Run){ "train_gpt --lr 3e-4", -1, 1, 2, NULL }));
     const char *text = text_of(settings_path);
     const char *line = strchr(text, '\n');
     EXPECT(begins_with(text, "# " VERSION ", 20") && line && line[-1] == 'Z', "%s", text);
@@ -356,7 +351,7 @@ TEST(the_settings_are_written) {
 
     rate = 0.0001;              /* a resume writes those of now */
     changes = "--lr 0.0003 -> 0.0001";
-    printed(run_steps, &(Run){ "train_gpt --resume --lr 1e-4", 2, 3, 3, NULL });
+    PRINTED(run_steps(&(Run){ "train_gpt --resume --lr 1e-4", 2, 3, 3, NULL }));
     changes = NULL;
     rate = 0.0003;
     const char *resumed = text_of(settings_path);

@@ -32,7 +32,7 @@ TEST(lines_are_as_frequent_as_asked) {
     for (int i = 0; i < COUNT(cases); i++) {
         Run run = { NULL, -1, cases[i].first, cases[i].last, space_steps };
         settings.log_every = cases[i].every;
-        const char *text = printed(run_steps, &run);
+        const char *text = PRINTED(run_steps(&run));
         EXPECT(!strcmp(steps_seen(text), cases[i].want), "case %d: %s of\n%s", i, steps_seen(text), text);
     }
     settings.log_every = 0;
@@ -46,23 +46,23 @@ static void pass_time(Report *report, LogRow *step) {
 TEST(the_time_left_follows_the_speed) {
     settings.steps = 111;
     settings.log_every = 11;
-    const char *text = printed(run_steps, &(Run){ NULL, -1, 1, 11, pass_time });
+    const char *text = PRINTED(run_steps(&(Run){ NULL, -1, 1, 11, pass_time }));
     EXPECT(strstr(text, "\nstep  11/111  ") && strstr(text, "  8m20s left  "), "%s", text);
     settings.log_every = 0;
 }
 
-static void quarter_done(void *start_s) { print_progress("evaluating", 0.25, *(double *)start_s); }
+static void quarter_done(double start_s) { print_progress("evaluating", 0.25, start_s); }
 
 TEST(progress_is_for_terminals) {
     double now = seconds_now(), before = now - 60;
     char terminal[64], text[100] = "";
     int master, slave;
-    EXPECT(!*printed_on(STDERR_FILENO, quarter_done, &before), "in a file");
+    EXPECT(!*PRINTED_ON(STDERR_FILENO, quarter_done(before)), "in a file");
     if (openpty(&master, &slave, terminal, NULL, NULL)) { test_skip_reason = "there are no pseudo terminals"; return; }
     const int errors = redirect(STDERR_FILENO, terminal);
-    quarter_done(&now);                                     /* too soon */
-    quarter_done(&before);
-    quarter_done(&before);                                  /* too soon after the last */
+    quarter_done(now);                                     /* too soon */
+    quarter_done(before);
+    quarter_done(before);                                  /* too soon after the last */
     restore(STDERR_FILENO, errors);
     EXPECT(read(master, text, sizeof text - 1) > 0, "nothing is shown");
     EXPECT(!strcmp(text, "evaluating: 25 % done, 3m00s left\r\n"), "%s", text);
@@ -87,7 +87,7 @@ TEST(the_line_shows_abnormal_throttling_only) {
         "step 5/5  loss 0.8000  norm 0.50   7680 tok/s  100.0 ms  lr 1.0e-03\n";
     settings.log_every = 1;
     settings.steps = 5;
-    const char *text = printed(run_steps, &(Run){ NULL, -1, 1, 5, set_health });
+    const char *text = PRINTED(run_steps(&(Run){ NULL, -1, 1, 5, set_health }));
     EXPECT(!strcmp(text, want), "got:\n%swant:\n%s", text, want);
     settings.log_every = 0;
 }
@@ -96,7 +96,7 @@ TEST(the_line_shows_abnormal_throttling_only) {
 TEST(the_line_of_several_ranks) {
     comm_size = 2;
     device.peak_flops[F32] = 7680 * gpt_flops_per_token(&config) / 0.5;
-    const char *text = printed(run_steps, &(Run){ NULL, -1, 1, 1, NULL });
+    const char *text = PRINTED(run_steps(&(Run){ NULL, -1, 1, 1, NULL }));
     EXPECT(strstr(text, "  7680 tok/s (3840 each)  mfu 25.0%  100.0 ms (0.0 waiting)  lr"), "%s", text);
     device.peak_flops[F32] = 0;
     comm_size = 1;
@@ -116,7 +116,7 @@ TEST(extreme_numbers_fit) {
     for (int known = 0; known < 4; known++) {
         health = known & 2 ? (DeviceHealth){ 91, 300, 600, "power-brake", 1 } : (DeviceHealth){0};
         device.peak_flops[F32] = known & 1 ? 2e12 : 0;
-        const char *text = printed(run_steps, &(Run){ "a", -1, 123456, 123458, set_extremes });
+        const char *text = PRINTED(run_steps(&(Run){ "a", -1, 123456, 123458, set_extremes }));
         EXPECT(lines_in(text) == 3, "%s", text);
         for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
             EXPECT(!strncmp(line, "step 12345", 10) && !strncmp(end - 12, "  lr 1.0e-03", 12) &&
@@ -129,14 +129,12 @@ TEST(extreme_numbers_fit) {
     settings.log_every = 0;
 }
 
-static void print_banner(void *argument) { log_describe(stdout, argument, 0); }
-
 TEST(the_banner_has_a_line_each) {
     RunInfo info = info_of("a");
     const char *want = STRING(VERSION "\ndevice  %s, a device, of 1 core\nmodel   1 layers, 2 heads, 4 channels, "
                               "context 8, vocabulary 16, 0.00M parameters, f32, flash attention\ndata    "
                               "input.txt\nmemory  213 MiB of 7.00 GiB free\n", backend_name);
-    const char *text = printed(print_banner, &info);
+    const char *text = PRINTED(log_describe(stdout, &info, 0));
     EXPECT(!strcmp(text, want), "%s", text);
     GPTConfig large = { .L = 12, .NH = 12, .C = 768, .T = 1024, .V = 50257, .dtype = BF16 };      /* 124,439,808 */
     info.out = "runs/input";
@@ -146,7 +144,7 @@ TEST(the_banner_has_a_line_each) {
                   "channels, context 1024, vocabulary 50257, 124.44M parameters, bf16 (a resume is exact to the bit "
                   "with --deterministic), flash attention\nrecipe  --lr 0.0006 (chosen by the model; options win)\n"
                   "data    input.txt\nmemory  213 MiB of 7.00 GiB free\n", backend_name);
-    text = printed(print_banner, &info);
+    text = PRINTED(log_describe(stdout, &info, 0));
     EXPECT(!strcmp(text, want), "%s", text);
 }
 

@@ -30,10 +30,8 @@ static const char *steps_in(const char *out) {
 
 #define EXPECT_STEPS(out, want) EXPECT(!strcmp(steps_in(out), want), "steps are %s, want %s", steps_in(out), want)
 
-static void call_finish(void *saver) { saver_finish(saver); }
-
 /* What saver_finish writes to stderr. */
-static const char *finish(Saver *saver) { return printed_on(STDERR_FILENO, call_finish, saver); }
+static const char *finish(Saver *saver) { return PRINTED_ON(STDERR_FILENO, saver_finish(saver)); }
 
 static void expect_saved(Saver *saver, const char *want) {
     const char *error = finish(saver);

@@ -172,12 +172,6 @@ TEST(an_incomplete_set_is_refused_and_replaced) {
     EXPECT(files_like(IN_SCRATCH("out/tokenize.incomplete")) == 0 && bpe_has_files(out), "the set is complete");
 }
 
-typedef struct { const char *path; Tokenizer *tokenizer; } Opened;
-static void open_text(void *argument) {
-    const Opened *o = argument;
-    tokens_close(tokens_open(o->path, &as_file, o->tokenizer));
-}
-
 TEST(shards_have_their_tokenizer) {
     char *shards = IN_SCRATCH("out/train_*.bin");
     char *bytes = test_keep(bpe_file_text(TOKENIZER_BYTES, "tokenizer.json", 0));
@@ -267,10 +261,6 @@ static void open_texts(const char *path) {
     texts_close(&t);
 }
 
-static void check_lines(void *text) {
-    text_check((FileMap){ text, (int64_t)strlen(text) }, "lines", DOCUMENT_LINE, 0);
-}
-
 /* A mark behind the first MiB, and a NUL in it; as bytes and as tokens. Other encodings are refused as tokens. */
 TEST(notices) {
     char *path = put_long_text("noticed.txt", 2000000), *text = STRING("%s", text_of(path));
@@ -280,17 +270,18 @@ TEST(notices) {
     text[900000] = 0;
     put(path, text, 2000000);
     for (int tokens = 0; tokens < 2; tokens++) {
-        const char *printed = printed_on(1, open_text, &(Opened){ path, tokens ? bpe : NULL });
+        const char *printed = PRINTED_ON(1, tokens_close(tokens_open(path, &as_file, tokens ? bpe : NULL)));
         EXPECT(strstr(printed, "noticed.txt: byte 900000 is NUL") && strstr(printed, "txt: byte order mark, read as") &&
                strstr(printed, "CR LF, read as text") && strstr(printed, "contains <|endoftext|>, read as text"), "%s",
                printed);
     }
-    EXPECT(!*printed_on(1, check_lines, "one\r\ntwo\r\n"), "CR LF, of which lines keep nothing");
+    const FileMap lines = { (const unsigned char *)"one\r\ntwo\r\n", 10 };
+    EXPECT(!*PRINTED_ON(1, text_check(lines, "lines", DOCUMENT_LINE, 0)), "CR LF, of which lines keep nothing");
     static const char *const other[] = { "caf\xe9 na\xefve", "`O}Y\fTBf(W?T&^Nw" "\x80\x4e\x87\x65\x2c\x67\x8c\x9a" };
     for (int i = 0; i < COUNT(other); i++) {            /* Latin-1; Chinese in UTF-16LE without a mark */
         put_text(path, other[i]);
-        EXPECT(strstr(printed_on(1, open_text, &(Opened){ path, NULL }), "are not UTF-8: is it in another encoding?"),
-               "text %d as bytes", i);
+        const char *printed = PRINTED_ON(1, tokens_close(tokens_open(path, &as_file, NULL)));
+        EXPECT(strstr(printed, "are not UTF-8: is it in another encoding?"), "text %d as bytes", i);
         EXPECT_FAILS("are not UTF-8: is it in another encoding?", tokens_open(path, &as_file, bpe));
     }
 }
