@@ -107,11 +107,11 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 	@$(NVCC) $(NVCCFLAGS) $(call sm,90) -Xptxas -v -MMD -MP -c -o $@ $< > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@! grep -E 'warning|C75[0-9][0-9]|[1-9][0-9]* bytes (spill|stack)' $@.log || { rm $@; exit 1; }
 
-# starts the curves beside it, which writes report.html
-$(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS) | $(BUILD)/curves
+# starts the programs beside it: tokenize makes the tokens of a text, curves writes report.html
+$(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS) | $(BUILD)/tokenize $(BUILD)/curves
 	$(link) $(LIBS)
-$(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize data/bpe_train data/shard_writer $(addprefix llmc/,base/files base/json base/os \
-                     options/options text/bpe text/bpe_files text/texts tokens/shards) kernels/check)
+$(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize data/bpe_train data/shard_writer data/texts $(addprefix llmc/,base/files base/json base/os \
+                     options/options text/bpe text/bpe_files tokens/data_files) kernels/check)
 	$(link)
 $(BUILD)/curves: $(patsubst %,$(BUILD)/%.o,scripts/curves $(addprefix llmc/,report/log_reader base/files base/json base/os) kernels/check)
 	$(link)
@@ -120,7 +120,7 @@ $(BUILD)/tales: $(patsubst %,$(BUILD)/%.o,data/tales llmc/base/random llmc/base/
 $(filter-out %/test_health,$(TESTS)): %: %.o $(BUILD)/test/oracle.o $(OBJECTS)
 	$(link) $(LIBS)
 $(BUILD)/test/text/test_bpe: $(BUILD)/data/bpe_train.o
-$(BUILD)/test/text/test_shards: $(BUILD)/data/shard_writer.o
+$(BUILD)/test/text/test_shards: $(BUILD)/data/shard_writer.o $(BUILD)/data/texts.o | $(BUILD)/test/text/tokenize
 # without overlap as well
 $(BUILD)/test/model/test_gpt: LIBS += -Wl,--wrap=device_overlap_begin
 # counts what is allocated
@@ -128,8 +128,10 @@ $(BUILD)/test/run/test_run: LIBS += -Wl,--wrap=device_alloc
 # set the health of the device
 $(BUILD)/test/run/test_log $(BUILD)/test/run/test_report: LIBS += -Wl,--wrap=device_health
 $(BUILD)/test/run/test_log $(BUILD)/test/run/test_report: | $(BUILD)/test/run/curves
-$(BUILD)/test/run/curves: | $(BUILD)/curves
-	@mkdir -p $(@D) && ln -sfn ../../curves $@
+$(BUILD)/test/run/curves:    | $(BUILD)/curves
+$(BUILD)/test/text/tokenize: | $(BUILD)/tokenize
+$(BUILD)/test/run/curves $(BUILD)/test/text/tokenize:
+	@mkdir -p $(@D) && ln -sfn ../../$(@F) $@
 # needs neither GPU nor CUDA: it loads fake NVML libraries, complete or without one function
 $(BUILD)/test/kernels/test_health: $(addprefix $(BUILD)/,test/kernels/test_health.o kernels/cuda/health.o kernels/check.o)
 	$(link)

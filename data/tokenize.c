@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "../kernels/check.h"
 #include "../llmc/text/bpe_files.h"
 #include "bpe_train.h"
@@ -9,8 +10,8 @@
 #include "../llmc/base/os.h"
 #include "shard_writer.h"
 
-static const char *tokenizer, *out, *documents, *field;
-static int64_t vocab_size, shard_tokens;
+static const char *tokenizer, *out, *documents, *field, *shard, *hash;
+static int64_t vocab_size, shard_tokens, errors;
 static double val_fraction;
 static int train_tokenizer, help;
 
@@ -31,6 +32,11 @@ static Option table[] = {
       .help = "make a tokenizer from the texts instead, as HuggingFace's trainer of byte-level BPE does" },
     { .name = "vocab-size", .type = OPTION_INTEGER, .value = &vocab_size, .fallback = "8192", .min = 257,
       .max = 1 << 24, .help = "of the trained tokenizer, with 256 bytes and <|endoftext|>" },
+    { .name = "shard", .type = OPTION_TEXT, .value = &shard, .argument = "FILE",
+      .help = "for train_gpt, in place of --out: one file of all tokens, TEXT.tokens-HASH.bin" },
+    { .name = "hash", .type = OPTION_TEXT, .value = &hash, .help = "of --shard: that of the texts and the tokenizer" },
+    { .name = "errors", .type = OPTION_INTEGER, .value = &errors, .fallback = "-1", .min = -1, .max = 1 << 20,
+      .argument = "FD", .help = "of --shard: a pipe for the error message; tokenize ends when it has no reader" },
     { .name = "help", .type = OPTION_FLAG, .value = &help, .help = "or -h: print this, and exit" },
     {0}
 };
@@ -53,6 +59,11 @@ static void train(Texts *texts) {
     bpe_free(bpe);
 }
 
+/* Receives the message of fail(), which train_gpt prints. */
+static void send_error(const char *message) {
+    _exit(write((int)errors, message, strlen(message)) > 0 ? 1 : 2);
+}
+
 int main(int argc, char **argv) {
     int files = 0;
     fail_program = "tokenize";
@@ -72,20 +83,23 @@ int main(int argc, char **argv) {
         return stdio_flush();
     }
     REQUIRE(files, "%s", no_text);
-    REQUIRE(out, "want --out DIR");
+    REQUIRE(shard ? tokenizer && hash && !out : out != NULL, "want --out DIR");
+    if (errors >= 0) fail_hook = send_error;
     REQUIRE(!tokenizer != !train_tokenizer, "want either --tokenizer DIR or --train-tokenizer");
     REQUIRE(train_tokenizer || !options_find(table, "vocab-size")->given, "--vocab-size: want --train-tokenizer");
     DocumentKind kind = choice_index(DOCUMENT_NAMES, documents);
     document_check_field(kind, field);
     if (!train_tokenizer) stop_open();
     Texts texts = texts_open(paths, files, kind, field);
+    for (int i = 0; !shard && i < files; i++) text_check(texts.map[i], paths[i], kind, 0);  /* train_gpt has done so */
     if (train_tokenizer) {
         train(&texts);
     } else {
         Tokenizer *bpe = bpe_open(tokenizer);
-        if (bpe->v.warning) print_line(stderr, "warning: %s", bpe->v.warning);
-        shards_write(bpe, &texts, out, shard_tokens, val_fraction);
-        print_line(stdout, "./train_gpt %s    trains on them", shell_word(path_of(out, "train_*.bin").text));
+        if (bpe->v.warning && !shard) print_line(stderr, "warning: %s", bpe->v.warning);
+        if (shard) shard_write_all(bpe, &texts, shard, strtoull(hash, NULL, 16), (int)errors);
+        else       shards_write(bpe, &texts, out, shard_tokens, val_fraction);
+        if (out) print_line(stdout, "./train_gpt %s    trains on them", shell_word(path_of(out, "train_*.bin").text));
         bpe_free(bpe);
     }
     texts_close(&texts);

@@ -102,6 +102,9 @@ void device_open(DeviceOptions options) {
     thread_count = options.threads ? options.threads : cores;
     omp_set_num_threads(thread_count);
     omp_set_dynamic(0);
+    char count[16];
+    snprintf(count, sizeof count, "%d", thread_count);
+    setenv("OMP_NUM_THREADS", count, 1);        /* of programs that this one starts */
 #else
     REQUIRE(options.threads <= 1, "--threads %d: this program was built without OpenMP, want 1", options.threads);
 #endif

@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 #include "../../kernels/check.h"
+#include "files.h"
 
 void *host_alloc(size_t bytes, const char *what) {
     void *memory = calloc(1, bytes);
@@ -103,6 +105,8 @@ void print_progress(const char *what, double share, double start_s) {
 static volatile sig_atomic_t stop_signal, save_signal;
 static volatile double stop_signal_s;   /* time of the first signal, monotonic clock */
 
+static const int stop_signals[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
+
 static void on_signal(int number) {
     if (number == SIGUSR1) {
         save_signal = 1;
@@ -115,11 +119,10 @@ static void on_signal(int number) {
 }
 
 void stop_open(void) {
-    static const int signals[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
     for (int i = 0; i < 4; i++) {
         struct sigaction before, action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
-        sigaction(signals[i], &action, &before);
-        if (signals[i] == SIGHUP && before.sa_handler == SIG_IGN) sigaction(SIGHUP, &before, NULL);     /* nohup */
+        sigaction(stop_signals[i], &action, &before);
+        if (stop_signals[i] == SIGHUP && before.sa_handler == SIG_IGN) sigaction(SIGHUP, &before, NULL);     /* nohup */
     }
 }
 
@@ -133,4 +136,21 @@ int save_requested(void) {
     int requested = save_signal;
     if (requested) save_signal = 0;
     return requested;
+}
+
+pid_t start_program(const char **argv) {
+    static Path program;
+    Path self = {0};
+    sigset_t stops, before;
+    pid_t pid;
+    if (readlink("/proc/self/exe", self.text, sizeof self.text - 1) < 0) *self.text = 0;
+    program = path_of(file_parent(self.text).text, argv[0]);
+    argv[0] = program.text;
+    signal(SIGCHLD, SIG_DFL);       /* with an inherited SIG_IGN its exit code is lost */
+    sigemptyset(&stops);
+    for (int i = 0; i < 4; i++) sigaddset(&stops, stop_signals[i]);
+    pthread_sigmask(SIG_BLOCK, &stops, &before);
+    errno = posix_spawn(&pid, argv[0], NULL, NULL, (char **)argv, environ);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return errno ? -1 : pid;
 }

@@ -3,6 +3,7 @@
 #define LLMC_OS_H
 #include <stddef.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 void  *host_alloc(size_t bytes, const char *what);     /* zeroed; fails with a message that names what */
 
@@ -46,5 +47,10 @@ extern void (*stop_hook)(void);
 
 const char *stop_requested(void); /* why the run should stop now, "SIGTERM", or NULL */
 int save_requested(void);         /* SIGUSR1 arrived since the last call */
+
+/* Starts the program argv[0] of this build, which lies beside this one, and sets argv[0] to its path, valid until the
+   next call. Returns its process; -1 and errno if there is none. Signals that request a stop are blocked in it: Ctrl-C
+   and a queue's SIGTERM reach all processes of a run, of which this one decides. */
+pid_t start_program(const char **argv);
 
 #endif

@@ -10,7 +10,7 @@
 #define VERSION "train_gpt 0.1"
 
 /* The words of choices, in the order of the enum beside each. */
-#define DOCUMENT_NAMES   "file|line|mark|jsonl"                 /* DocumentKind, text/texts.h */
+#define DOCUMENT_NAMES   "file|line|mark|jsonl"                 /* DocumentKind, tokens/data_files.h */
 #define TASK_NAMES       "hellaswag|lambada|multiple-choice"    /* use/tasks.h */
 #define DTYPE_NAMES      "f32|bf16"                             /* DType, kernels/tensor.h */
 #define RECOMPUTE_NAMES  "none|gelu|layernorm|block"            /* Recompute, model/gpt_tensors.h */

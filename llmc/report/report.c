@@ -3,16 +3,15 @@
 #include "../base/os.h"
 #include "../../kernels/check.h"
 #include "../../kernels/comm.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 enum { PAGE_SECONDS = 5, PAGE_COST = 500 };
 
@@ -65,21 +64,11 @@ void report_flush(Report *report, int sync) {
     log_file_flush(&report->log.jsonl, sync);
 }
 
-/* The curves of this build: the program beside this one. It inherits that all signals are blocked, so that Ctrl-C and a
-   queue's SIGTERM, which reach all processes of a run, leave the page to be completed. */
 static pid_t start_page(const char *out) {
-    Path self = {0};
-    if (readlink("/proc/self/exe", self.text, sizeof self.text - 1) < 0) *self.text = 0;
-    Path curves = path_of(file_parent(self.text).text, "curves");
-    sigset_t all, before;
-    pid_t pid;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = posix_spawn(&pid, curves.text, NULL, NULL,
-                                  (char *[]){ curves.text, "--live", (char *)out, NULL }, environ);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error) print_line(stderr, "warning: %s: %s; no report.html is written", curves.text, strerror(error));
-    return error ? -1 : pid;
+    const char *argv[] = { "curves", "--live", out, NULL };
+    const pid_t pid = start_program(argv);
+    if (pid < 0) print_line(stderr, "warning: %s: %s; no report.html is written", argv[0], strerror(errno));
+    return pid;
 }
 
 /* Returns 0 while report.html is being written, or cannot be. options: of wait4. */

@@ -1,16 +1,21 @@
 #include "dataloader.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <glob.h>
 #include <math.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include "../../kernels/check.h"
 #include "../base/files.h"
 #include "../base/os.h"
 #include "../ranks/launch.h"
 #include "../base/random.h"
 #include "../ranks/ranks.h"
-#include "shards.h"
+#include "data_files.h"
 
 typedef struct TokenFile {
     char   *name;
@@ -113,21 +118,91 @@ static void close_files(Tokens *t) {
     for (; t->file_count; free(t->file[t->file_count].name)) file_unmap(t->file[--t->file_count].map);
 }
 
-/* The stream of the tokens of its texts. */
+/* tokenize ends when nobody reads its errors. */
+static void end_if_stopped(pid_t pid, int errors) {
+    const char *why = stop_requested();
+    if (!why) return;
+    close(errors);
+    waitpid(pid, NULL, 0);
+    print_line(stdout, "%s: the tokens are not complete; the same command makes them again", why);
+    if (stop_hook) stop_hook();
+    exit(EXIT_TRY_AGAIN);
+}
+
+/* Fails with the message that it writes to the pipe. */
+static void run_tokenize(const char **argv, const int errors[2]) {
+    char message[FAIL_LENGTH] = "";
+    int status;
+    const pid_t pid = start_program(argv);
+    REQUIRE(pid > 0, "%s: %s; want tokenize of this build beside train_gpt: it makes the tokens of a text", argv[0],
+            strerror(errno));
+    close(errors[1]);
+    while (poll(&(struct pollfd){ .fd = errors[0], .events = POLLIN }, 1, 100) <= 0) end_if_stopped(pid, errors[0]);
+    const int is_said = read(errors[0], message, sizeof message - 1) > 0;
+    close(errors[0]);
+    waitpid(pid, &status, 0);
+    REQUIRE(!is_said, "%s", message);
+    REQUIRE(!WIFSIGNALED(status), "%s was killed by signal %d (%s)", argv[0], WTERMSIG(status),
+            strsignal(WTERMSIG(status)));
+    REQUIRE(!status, "%s: exit code %d; want tokenize of this build", argv[0], WEXITSTATUS(status));
+}
+
+/* Writes the tokens of the texts to a file or, as that is open in both programs, to memory (data/shard_writer.h). */
+static void write_tokens(const Tokens *t, const Settings *s, const Tokenizer *tokenizer, uint64_t hash,
+                         const char *path) {
+    char **argv = host_alloc((size_t)(t->file_count + 8) * sizeof *argv, "the list of texts");
+    int errors[2], count = 1;
+    REQUIRE(!pipe(errors), "cannot start tokenize: %s", strerror(errno));
+    fcntl(errors[0], F_SETFD, FD_CLOEXEC);
+    for (int i = 0; i < t->file_count; i++)
+        argv[count++] = format_string("%s%s", *t->file[i].name == '-' ? "./" : "", t->file[i].name);
+    argv[count++] = format_string("--tokenizer=%s", tokenizer->dir);
+    argv[count++] = format_string("--documents=%s", s->documents);
+    if (!strcmp(s->documents, "jsonl")) argv[count++] = format_string("--field=%s", s->field);
+    argv[count++] = format_string("--shard=%s", path);
+    argv[count++] = format_string("--hash=%016llx", (unsigned long long)hash);
+    argv[count++] = format_string("--errors=%d", errors[1]);
+    *argv = "tokenize";
+    run_tokenize((const char **)argv, errors);
+    while (--count) free(argv[count]);
+    free(argv);
+}
+
+static int is_read_only(const char *path) { return access(file_exists(path) ? path : file_parent(path).text, W_OK); }
+
+/* The stream of the tokens of its texts, from a shard beside the first, or where that directory is read-only beside the
+   run's, which is made; or from memory, where both are, and for --eval. Written unless it is there and intact; of the
+   ranks of a host the first writes. */
 static void tokenize(Tokens *t, const Settings *s, Tokenizer *tokenizer) {
-    const char **paths = host_alloc((size_t)t->file_count * sizeof *paths, "the list of texts");
+    const DocumentKind kind = choice_index(DOCUMENT_NAMES, s->documents);
+    const char *field = kind == DOCUMENT_JSONL ? s->field : "", *text = t->file->name, *slash = strrchr(text, '/');
     const char *out = s->eval ? s->eval : s->out ? s->out : "runs/NAME";
     const Path spare = file_parent(out);
-    for (int i = 0; i < t->file_count; i++) paths[i] = t->file[i].name;
-    Texts texts = texts_open(paths, t->file_count, choice_index(DOCUMENT_NAMES, s->documents), s->field);
-    char *cache = shards_cached(tokenizer, &texts, strcmp(out, "none") ? spare.text : NULL,
-                                s->eval != NULL, launch_local_rank > 0);
-    texts_close(&texts);
-    free(paths);
+    uint64_t hash = tokens_hash(bpe_fingerprint(tokenizer), kind, field, strlen(field));
+    for (const TokenFile *f = t->file; f < t->file + t->file_count; f++) {
+        text_check(f->map, f->name, kind, 0);
+        hash = tokens_hash(hash, f->count, f->data, (size_t)f->count);
+    }
+    char *path = format_string("%s.tokens-%016llx.bin", text, (unsigned long long)hash), *beside = path;
+    int found = shard_is_whole(path), memory = -1;
+    if (!found && strcmp(out, "none") && (s->eval || is_read_only(path))) {
+        path = format_string("%s/%s", spare.text, beside + (slash ? slash + 1 - text : 0));
+        free(beside);
+        if (!s->eval) directory_make(spare.text);
+        found = shard_is_whole(path);
+    }
+    if (!found && (s->eval || is_read_only(path))) {
+        free(path);
+        memory = memfd_create("tokens", 0);
+        path = format_string("/proc/self/fd/%d", memory);
+    }
+    if (!found && (memory >= 0 || !launch_local_rank)) write_tokens(t, s, tokenizer, hash, path);
+    else while (!found && !shard_is_whole(path)) usleep(100000);
     close_files(t);
     t->tokenizer = tokenizer;
     t->count = 0;
-    add_file(t, cache);
+    add_file(t, path);
+    if (memory >= 0) close(memory);
     REQUIRE(t->count >= 2, "%s: want 2 tokens or more, an input and a target", t->name);
 }
 

@@ -12,7 +12,6 @@
 #define LLMC_DATALOADER_H
 #include <stdint.h>
 #include "../options/settings.h"
-#include "../text/texts.h"
 #include "../text/tokenizer.h"
 
 typedef struct {
@@ -31,9 +30,9 @@ typedef struct {
 
 /* A path or a glob pattern. A file that ends in .bin or starts with a shard's magic is a shard; any other is a text,
    unless its first bytes are those of another format (a pickle, ...). With a BPE, texts become its tokens, in a shard
-   (shards_cached) as --documents, --field, --out and --eval say; NULL, NULL: bytes. Fails when nothing matches, on a
-   truncated or empty file, on files of two kinds, and on shards beside which there is another BPE. A pattern without
-   ".tokens-" leaves out what shards_cached has written. */
+   that ./tokenize writes, as --documents, --field, --out and --eval say; NULL, NULL: bytes. Fails when nothing matches,
+   on a truncated or empty file, on files of two kinds, and on shards beside which there is another BPE. A pattern
+   without ".tokens-" leaves out the tokens of texts. */
 Tokens *tokens_open(const char *pattern, const Settings *settings, Tokenizer *tokenizer);
 void    tokens_close(Tokens *tokens);
 

@@ -1,7 +1,7 @@
 # fuzz.mk - Included by the Makefile. test_fuzz, part of make test, reads the corpus and mutants of it; make fuzz runs
 # libFuzzer on the readers, FUZZ_SECONDS in all, and needs clang with its fuzzer.
 
-FUZZ_O    := $(patsubst %,$(BUILD)/test/fuzz/%.o,fuzz targets curves)
+FUZZ_O    := $(patsubst %,$(BUILD)/%.o,$(addprefix test/fuzz/,fuzz targets curves) data/texts)
 # the calls of these go to __wrap_NAME in fuzz.c
 FUZZ_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,file_map file_unmap file_exists file_has_name dir_has_file file_create file_close_durably \
              file_rename glob globfree open fclose)

@@ -13,7 +13,7 @@
 #include "../../llmc/text/tokenizer.h"
 #include "../../llmc/tokens/dataloader.h"
 #include "../../llmc/use/tasks.h"
-#include "../../llmc/text/texts.h"
+#include "../../data/texts.h"
 #include "../../llmc/base/os.h"
 #include "../../llmc/checkpoint/weights.h"
 #include "../../llmc/checkpoint/resume.h"
@@ -447,6 +447,7 @@ static void read_all_texts(void *kind) {
     static const char *const path = "FILE";
     Texts t = texts_open(&path, 1, *(DocumentKind *)kind, "a");
     int64_t bytes = 0;
+    text_check(*t.map, path, t.kind, 0);
     t.stop = t.bytes / 2;
     while (texts_next(&t))
         for (size_t i = 0; i < t.span_count; i++) bytes += (int64_t)t.span[i].size;

@@ -83,7 +83,11 @@ cp "$gpt" "$dir/lone"
 is "a train_gpt without curves beside it: exit code" $? 0
 is "its only message" "$(cat "$dir/lone.err")" \
     "train_gpt: warning: $dir/lone/curves: No such file or directory; no report.html is written"
-close_test "a run without curves says once that it has no page"
+refuses "$dir/lone/tokenize: No such file or directory; want tokenize of this build beside train_gpt" \
+    "$dir/lone/train_gpt" "$dir/runs/a/log.csv" --tokenizer test/reference/bpe --dry-run
+expect "tokens" "$gpt" "$dir/runs/a/log.csv" --tokenizer test/reference/bpe --dry-run
+expect "which are there" "$dir/lone/train_gpt" "$dir/runs/a/log.csv" --tokenizer test/reference/bpe --dry-run
+close_test "a train_gpt alone says once that it has no page, and that it cannot make tokens"
 
 # ---- compare_curves.sh
 "$compare" "$dir/runs/a" "$dir/runs/b" > "$dir/two.out"

@@ -1,51 +1,11 @@
 #include "texts.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../../kernels/check.h"
-#include "../base/json.h"
-#include "../base/os.h"
+#include "../kernels/check.h"
+#include "../llmc/base/json.h"
+#include "../llmc/base/os.h"
 
-enum { BATCH = 1 << 24, PART = 1 << 18 };       /* bytes of a batch, and of a part of a document */
-
-static const char mark[] = "<|endoftext|>";
-enum { MARK = sizeof mark - 1 };
-
-void document_check_field(DocumentKind kind, const char *field) {
-    REQUIRE(kind == DOCUMENT_JSONL || !strcmp(field, "text"), "--field %s: want --documents jsonl", field);
-}
-
-void text_check(FileMap map, const char *path, DocumentKind kind, int is_bytes) {
-    const size_t size = map.size < 1 << 20 ? (size_t)map.size : 1 << 20;
-    const unsigned char *text = map.bytes, *nul = memchr(text, 0, size);
-    size_t good = 0, bad = 0, first = 0, zeros[2] = {0};
-    for (size_t at = 0, length; at < size; at += length ? length : 1) {
-        length = utf8_length(text + at, (size_t)map.size - at);
-        if (length > 1) good += length;
-        if (length == 0 && !bad++) first = at;
-        zeros[at & 1] += !text[at];
-    }
-    /* one byte of each blank, line end and Latin letter of UTF-16, of each id below 256 in nanoGPT's files */
-    const size_t fewer = zeros[zeros[0] > zeros[1]], more = zeros[0] + zeros[1] - fewer;
-    REQUIRE(more <= 3 + size / 32 || fewer > more / 16, "%s: every second byte is often NUL: is it UTF-16 (iconv -f "
-            "UTF-16LE -t UTF-8 converts it), or are these ids of 16 bits?", path);
-    if (bad > good) {
-        char *line = format_string("%s: byte 0x%02x at %zu, and %zu more in the first MiB, are not UTF-8: is it in "
-                                   "another encoding? iconv -f ISO-8859-1 -t UTF-8 converts Latin-1", path, text[first],
-                                   first, bad - 1);
-        REQUIRE(is_bytes, "%s", line);
-        print_line(stdout, "%s", line);
-        free(line);
-    }
-    if (nul) print_line(stdout, "%s: byte %zu is NUL, which texts do not have", path, (size_t)(nul - text));
-    if (kind != DOCUMENT_JSONL && utf8_mark(text, size)) print_line(stdout, "%s: byte order mark, read as text", path);
-    if ((kind == DOCUMENT_FILE || kind == DOCUMENT_MARK) && memmem(text, size, "\r\n", 2))
-        print_line(stdout, "%s: lines end with CR LF, read as text", path);
-    if (kind != DOCUMENT_JSONL && map.size >= 2 && !memcmp(text, "{\"", 2))
-        print_line(stdout, "%s: looks like JSONL, is read as text; --documents jsonl reads a field of each line", path);
-    else if (kind < DOCUMENT_MARK && memmem(text, (size_t)map.size, mark, MARK))
-        print_line(stdout, "%s: contains %s, read as text; --tokenizer DIR --documents mark reads it as the end of a "
-                   "document", path, mark);
-}
+enum { BATCH = 1 << 24, PART = 1 << 18, MARK = sizeof DOCUMENT_END - 1 };     /* bytes of a batch, a part, a mark */
 
 Texts texts_open(const char *const *path, int count, DocumentKind kind, const char *field) {
     Texts t = { .path = path, .count = count, .kind = kind, .field = field, .stop = INT64_MAX,
@@ -54,7 +14,6 @@ Texts texts_open(const char *const *path, int count, DocumentKind kind, const ch
         const FileMap map = t.map[i] = file_map(path[i]);
         const char *binary = file_kind(map.bytes, map.size);
         REQUIRE(!binary, "%s: this is %s, want a text", path[i], binary);
-        text_check(map, path[i], kind, 0);
         t.bytes += map.size;
     }
     return t;
@@ -83,7 +42,7 @@ static int next_document(Texts *t) {
         t->left = (size_t)(t->line.text - (const char *)t->text) + t->line.size;     /* a text keeps its mark */
         t->tail = (size_t)(t->line.next - (const char *)t->text);
     } else if (t->kind == DOCUMENT_MARK) {
-        const unsigned char *found = memmem(t->text, t->left, mark, MARK);
+        const unsigned char *found = memmem(t->text, t->left, DOCUMENT_END, MARK);
         if (found) t->left = (size_t)(found - t->text), t->tail = MARK;
     }
     t->at += is_by_line(t) ? t->tail : t->left + t->tail;

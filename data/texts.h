@@ -1,13 +1,8 @@
 /* texts.h - Text files as documents, read in batches of bounded size, for the tokenizer. */
-#ifndef LLMC_TEXTS_H
-#define LLMC_TEXTS_H
-#include "bpe.h"
-#include "../base/files.h"
-
-/* What a document is: a file; a line, without its end; what lies between two <|endoftext|>; or the string of a field in
-   each line of JSONL. Empty lines and files are not documents. */
-typedef enum { DOCUMENT_FILE, DOCUMENT_LINE, DOCUMENT_MARK, DOCUMENT_JSONL } DocumentKind;
-void document_check_field(DocumentKind kind, const char *field);     /* fails on a --field that would be ignored */
+#ifndef DATA_TEXTS_H
+#define DATA_TEXTS_H
+#include "../llmc/text/bpe.h"
+#include "../llmc/tokens/data_files.h"
 
 typedef struct {
     const char  *const *path;
@@ -32,13 +27,7 @@ typedef struct {
     size_t       span_room;
 } Texts;
 
-/* Prints a line when the first MiB has a NUL, or a byte order mark or CR LF that stays text, when it looks like JSONL,
-   and when all of it, read at 7 GB/s from memory, has an <|endoftext|> that will not be the token. Fails where NULs at
-   even or at odd places look like UTF-16. Where more bytes of the first MiB are not UTF-8 than are part of longer
-   characters, it fails; for bytes as tokens it prints that. */
-void  text_check(FileMap map, const char *path, DocumentKind kind, int is_bytes);
-
-/* Fails on a file that is missing, of a binary format, or refused by text_check. */
+/* Fails on a file that is missing or of a binary format. text_check is not called. */
 Texts texts_open(const char *const *path, int count, DocumentKind kind, const char *field);
 
 /* The next batch, of 16 MiB or one document part if that is longer; it is valid until the next call. 0 = the end.
