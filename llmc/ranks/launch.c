@@ -550,9 +550,7 @@ static void read_address(const Launcher *l) {
 }
 
 /* Sets rank and size. */
-static void read_variables(void) {
-    const Launcher *l = find_launcher();
-    if (!l) return;
+static void read_variables(const Launcher *l) {
     comm_size = require_variable(l->size, 1, RANKS_MAX);
     comm_rank = require_variable(l->rank, 0, comm_size - 1);
     launch_local_rank = require_variable(l->local_rank, 0, comm_size - 1);
@@ -639,15 +637,15 @@ static void start_processes(int count) {
 
 void launch_start(const Settings *s) {
     signal(SIGCHLD, SIG_DFL);       /* with an inherited SIG_IGN waitpid fails with ECHILD */
-    int count = processes_wanted(s->gpus);
+    const Launcher *launcher = find_launcher();
+    const int count = processes_wanted(s->gpus), tasks = integer_of(value_of("SLURM_NTASKS", ""), INT_MAX);
     if (!s->profile) stop_open();      /* a profile has nothing to save: a signal ends it */
     root.reported = mmap(NULL, sizeof *root.reported, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(root.reported != MAP_FAILED, "shared memory: %s", strerror(errno));
-    read_variables();
+    if (launcher) read_variables(launcher);
     REQUIRE(count == 1 || comm_size == 1, "--gpus %s: this is one of %d processes that %s has started: want one GPU "
-            "each, without --gpus", s->gpus, comm_size, find_launcher()->name);
-    int tasks = integer_of(value_of("SLURM_NTASKS", ""), INT_MAX);
-    if (count == 1 && tasks > 1 && !find_launcher())
+            "each, without --gpus", s->gpus, comm_size, launcher->name);
+    if (count == 1 && tasks > 1 && !launcher)
         print_line(stderr, "warning: SLURM_NTASKS is %d, but srun did not start this process: it trains alone", tasks);
     const char *refusal = count > 1 || comm_size > 1 ? comm_refuse() : NULL;
     REQUIRE(!refusal, "--gpus %d: %s", count > 1 ? count : comm_size, refusal);
