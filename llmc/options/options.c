@@ -31,29 +31,25 @@ static const char *real_text(double value, char text[32]) {
 }
 
 const char *option_text(const Option *option, char text[256]) {
-    const int is_unset = !option->given && !option->fallback;
-    const char *word = NULL;
-    text[0] = 0;
-    switch (option->type) {
-    case OPTION_FLAG:    return strcpy(text, *(int *)option->value ? "yes" : "no");
-    case OPTION_INTEGER:
-        if (option->choices && *(int64_t *)option->value == 0) return option->choices;
-        if (!is_unset) snprintf(text, 256, "%" PRId64, *(int64_t *)option->value);
-        break;
-    case OPTION_REAL:    if (!is_unset) real_text(*(double *)option->value, text); break;
-    case OPTION_TEXT: case OPTION_CHOICE: word = *(const char **)option->value; break;
-    }
-    return word ? word : text;
+    const void *value = option->value;
+    const int is_word = option->type == OPTION_TEXT || option->type == OPTION_CHOICE;
+    if (is_word)                             return *(const char **)value ? *(const char **)value : "";
+    if (option->type == OPTION_FLAG)         return *(int *)value ? "yes" : "no";
+    if (!option->given && !option->fallback) return "";
+    if (option->type == OPTION_REAL)         return real_text(*(double *)value, text);
+    if (option->choices && !*(int64_t *)value) return option->choices;
+    snprintf(text, 256, "%" PRId64, *(int64_t *)value);
+    return text;
 }
 
 /* ---- text to values */
 
 int choice_index(const char *choices, const char *word) {
-    size_t length = strcspn(word, "|");
+    size_t length = strcspn(word, "| ");
     if (word[length]) return -1;
-    for (int i = 0; choices; i++, choices = strchr(choices, '|')) {
-        choices += *choices == '|';
-        if (!strncmp(choices, word, length) && (!choices[length] || choices[length] == '|')) return i;
+    for (int i = 0; choices; i++, choices = strpbrk(choices, "| ")) {
+        choices += i > 0;
+        if (!strncmp(choices, word, length) && strchr("| ", choices[length])) return i;     /* or the end */
     }
     return -1;
 }
@@ -118,10 +114,8 @@ int option_is_typed(Option *table, const char *name) {
 
 /* The row that has the name among its aliases, or NULL. */
 static Option *find_alias(const Option *table, const char *name) {
-    const size_t length = strlen(name);
-    for (const Option *row = table; !at_end(row) && length; row++)
-        for (const char *at = row->aliases; at && (at = strstr(at, name)); at += length)
-            if ((at == row->aliases || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return (Option *)row;
+    for (const Option *row = table; !at_end(row); row++)
+        if (choice_index(row->aliases, name) >= 0) return (Option *)row;
     return NULL;
 }
 
@@ -224,12 +218,6 @@ static void read_typed(Typed *t) {
     print_line(stderr, "%s%s", t->where, why);
 }
 
-/* A file of options of nanoGPT. */
-static int is_python_file(const char *path) {
-    const char *dot = strrchr(path, '.');
-    return dot && !strcmp(dot, ".py");
-}
-
 static void read_file(Typed *t, const char *path) {
     static char *text;                      /* not freed: text options point into it */
     const FileMap map = file_map(path);
@@ -238,7 +226,7 @@ static void read_file(Typed *t, const char *path) {
     REQUIRE(strlen(text) == (size_t)map.size, "%s: has a zero byte, want a text of lines name = value", path);
     file_unmap(map);
     t->where = where;
-    t->is_python = is_python_file(path);
+    t->is_python = ends_with(path, ".py");         /* of nanoGPT */
     for (FileLine line = {0}; file_next_line((FileMap){ (unsigned char *)text, map.size }, &line); ) {
         t->line = (char *)line.text;
         t->line[line.size] = 0;
@@ -314,7 +302,7 @@ void options_parse(Option *table, const char *positional, const char *config, in
         if (is_short && !strcmp(word, "-v")) word = "--version";
         const int is_first = i == 1 && *word != '-' && !file_exists(word);
         const Option *command = is_first ? find_alias(table, word) : NULL;      /* train_gpt train FILE */
-        const int is_word = *word != '-' && !command, is_python = is_word && config && is_python_file(word);
+        const int is_word = *word != '-' && !command, is_python = is_word && config && ends_with(word, ".py");
         const char *for_word = is_python ? config : positional;
         if (is_word && t.is_foreign && options_find(table, for_word)->given) continue;
         REQUIRE(!is_word || (for_word && !options_find(table, for_word)->given), "'%.100s': unexpected; options "

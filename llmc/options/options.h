@@ -25,8 +25,8 @@ typedef struct {
     const char *choices;       /* "cosine|linear|wsd"; of an integer: a word that stands for 0, below its range */
     const char *argument;      /* the value's name in --help: "FILE"; NULL = "N" for a number, the choices, or "NAME" */
     const char *help;
-    const char *ours;          /* an option, and factors, or values and ours: "min-lr lr", "recompute 0=none 1=gelu" */
     const char *aliases;       /* names in other programs, for messages; '-' for '_', between blanks; "-b": one dash */
+    const char *ours;          /* an option, and factors, or values and ours: "min-lr lr", "recompute 0=none 1=gelu" */
     int         given;         /* set by the parser: 0 = the default, or ON_COMMAND_LINE | IN_FILE */
     OptionRole  role;
 } Option;
@@ -46,7 +46,8 @@ void options_parse(Option *table, const char *positional, const char *config, in
 /* Writes all FREE and KEPT options that have a value, for config, which then sets the same values to the bit. */
 void options_write(FILE *file, const Option *table);
 
-/* The number of a word among choices: of "linear" in "cosine|linear|wsd" 1; -1 = none of them. */
+/* The number of a word among choices, between '|' or blanks: of "linear" in "cosine|linear|wsd" 1; -1 = none of
+   them. */
 int choice_index(const char *choices, const char *word);
 
 /* Sets one option as the command line would. Numbers are "1500", "1.5e3", "1.5k", with k M G = 1000^n and Ki Mi Gi =
@@ -55,7 +56,7 @@ int choice_index(const char *choices, const char *word);
 void option_set(const Option *option, const char *value);
 
 /* The value as text that option_set accepts: "0.0003", "flash", "yes"; "" for an option with neither value nor default.
-   Returns text, or the value itself of a text or choice. */
+   Returns text, the value itself of a text or choice, or a constant. */
 const char *option_text(const Option *option, char text[256]);
 
 Option *options_find(Option *table, const char *name);              /* NULL when there is none */

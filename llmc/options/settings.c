@@ -17,9 +17,9 @@ static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {
 #define CONVERTED(names, to, answer) .aliases = names, .ours = to, .help = answer
 #define GONE(names, values, answer) .aliases = names, .choices = values, .help = answer
 #define TEXT_ROW(text)  { text },
-#define ROW(kind, field, default_text, values, kept_as, help_text, names) \
+#define ROW(kind, field, default_text, values, kept_as, ...) \
     { .name = #field, .type = OPTION_##kind, .value = &settings->field, .fallback = default_text, values, \
-      .role = ROLE_##kept_as, .help = help_text, .aliases = names },
+      .role = ROLE_##kept_as, .help = __VA_ARGS__ },        /* and aliases, the next member */
     const Option rows[SETTINGS_ROWS] = { SETTINGS(TEXT_ROW, ROW) {0} };
     memcpy(table, rows, sizeof rows);
     for (int i = 0; i < SETTINGS_ROWS; i++) {
@@ -42,11 +42,9 @@ static void name_resumed(int argc, char **argv) {
 }
 
 /* Options that only the file of --config has get their defaults again. */
-static void ignore_file(Option *table, const char *const *names) {
-    for (; *names; names++) {
-        Option *option = options_find(table, *names);
-        if (option->given == IN_FILE) option_set(option, option->fallback);
-    }
+static void ignore_file(Option *table, const char *names) {
+    for (Option *o = table; o->name || o->help; o++)
+        if (o->given == IN_FILE && choice_index(names, o->name) >= 0) option_set(o, o->fallback);
 }
 
 void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **argv) {
@@ -55,10 +53,8 @@ void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **a
     options_parse(table, "data", "config", argc, argv);
     REQUIRE(!s->sample || !option_is_typed(table, "data"), "--sample with '%s': it reads no data; the "
             "start of the text is --prompt 'SOME WORDS'", s->data);
-    static const char *const sizes[] = { "layers", "heads", "channels", NULL };
-    static const char *const ranks[] = { "gpus", "context-parallel", NULL };
-    if (option_is_typed(table, "model")) ignore_file(table, sizes);
-    if (s->eval || s->sample)            ignore_file(table, ranks);     /* it may be that of a run on several GPUs */
+    if (option_is_typed(table, "model")) ignore_file(table, "layers|heads|channels");
+    if (s->eval || s->sample)            ignore_file(table, "gpus|context-parallel");   /* of a run on several GPUs */
     if (s->profile && !s->resume) s->out = "none";
 }
 

@@ -1,6 +1,6 @@
 /* settings.h - The options of train_gpt. Every option is declared once, in this table: it makes the field of Settings,
    the row that the parser and --help read (options.h), and the entry in settings.txt and in checkpoints. The option's
-   name is the field's with '-' for '_'; role is OptionRole; the last string has its names in nanoGPT, llm.c,
+   name is the field's with '-' for '_'; role is OptionRole; a string after the help has its names in nanoGPT, llm.c,
    HuggingFace's Trainer and torchrun, which are not accepted: the error message names the option, and ends with a
    command of the same values; those that count in other units are CONVERTED. */
 #ifndef LLMC_SETTINGS_H
@@ -32,7 +32,7 @@
       "byte-level BPE for texts: GPT-2's or HuggingFace's files, or a checkpoint", \
       "tokenizer-name tokenizer-path tokenizer-file") \
     X(CHOICE,  documents,        "file",    CHOICES(DOCUMENT_NAMES), KEPT, \
-      "what a document is; mark: text up to <|endoftext|>", "") \
+      "what a document is; mark: text up to <|endoftext|>") \
     X(TEXT,    field,            "text",    ARGUMENT("NAME"),   KEPT, "of a JSONL object: the member with the text", \
       "text-column text-key text-field") \
     X(REAL,    val_fraction,     "0.1",     RANGE(0, 0.9),      KEPT, \
@@ -48,21 +48,20 @@
       "start from the weights of a checkpoint; another --context repeats or cuts its position table", \
       "model-name-or-path from-pretrained pretrained ckpt-path load-from") \
     X(TEXT,    eval,             NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
-      "only print the loss on --val-data, all of --data, or else the run's validation data, in disjoint windows", \
-      "") \
+      "only print the loss on --val-data, all of --data, or else the run's validation data, in disjoint windows") \
     X(CHOICE,  task,             NULL,      CHOICES(TASK_NAMES), COMMAND, \
       "--eval: accuracy on {\"context\": \"1 +\", \"choices\": [\"1\", ..], \"label\": 0}", \
       "hellaswag eval-tasks tasks") \
     X(TEXT,    sample,           NULL,      ARGUMENT("CHECKPOINT"), COMMAND, \
       "only print text that starts with --prompt", "inference-only generate") \
     X(INTEGER, profile,          "0",       RANGE(0, 1000),     COMMAND, \
-      "only print the time of every op, over N steps; 20 is usual", "") \
+      "only print the time of every op, over N steps; 20 is usual") \
     X(TEXT,    config,           NULL,      ARGUMENT("FILE"),   COMMAND, \
-      "read options from a file, such as DIR/settings.txt", "") \
+      "read options from a file, such as DIR/settings.txt") \
     X(FLAG,    dry_run,          NULL,      NO_ARGUMENT,        COMMAND, \
-      "print settings and memory plan, and exit; needs no data", "") \
-    X(FLAG,    version,          NULL,      NO_ARGUMENT,        COMMAND, "print the version, and exit", "") \
-    X(FLAG,    help,             NULL,      NO_ARGUMENT,        COMMAND, "or -h: print this, and exit", "") \
+      "print settings and memory plan, and exit; needs no data") \
+    X(FLAG,    version,          NULL,      NO_ARGUMENT,        COMMAND, "print the version, and exit") \
+    X(FLAG,    help,             NULL,      NO_ARGUMENT,        COMMAND, "or -h: print this, and exit") \
     \
     T(TITLE("Model")) \
     X(TEXT,    model,            NULL,      ARGUMENT("NAME"),   KEPT, \
@@ -91,7 +90,7 @@
       "activations, instead of keeping them: less memory, slower", \
       "gradient-checkpointing activation-checkpointing checkpoint-activations") \
     X(FLAG,    deterministic,    "no",      NO_ARGUMENT,        KEPT, \
-      "the same bits in every run, also on a GPU", "") \
+      "the same bits in every run, also on a GPU") \
     \
     T(TITLE("Training")) \
     X(INTEGER, steps,            "2000",    RANGE(0, 1e12),     KEPT, "updates", \
@@ -112,7 +111,7 @@
       "of --lr; wsd = constant, then linear over --decay", "-k lr-scheduler-type lr-scheduler lr-schedule scheduler") \
     X(INTEGER, warmup,           "100",     RANGE(0, 1e12),     KEPT, "steps of linear warm-up", \
       "-u warmup-iters warmup-steps num-warmup-steps lr-warmup-steps") \
-    X(INTEGER, decay,            "0",       RANGE(0, 1e12),     KEPT, "steps of decay of wsd; 0 = a fifth of all", "") \
+    X(INTEGER, decay,            "0",       RANGE(0, 1e12),     KEPT, "steps of decay of wsd; 0 = a fifth of all") \
     X(CHOICE,  optimizer,        "adamw",   CHOICES(OPTIMIZER_NAMES), KEPT, \
       "muon (Jordan et al. 2024): for the matrices of the blocks, AdamW for the rest; scaled to AdamW's --lr and " \
       "--weight-decay as in Moonlight, arXiv 2502.16982", "optim optimizer-name optimizer-type opt") \
@@ -127,13 +126,13 @@
       "rate of dropout in training; 0.2 is usual for small data", \
       "dropout-rate dropout-prob attn-pdrop attn-dropout resid-pdrop resid-dropout embd-pdrop embd-dropout") \
     X(CHOICE,  on_nan,           "stop",    CHOICES("stop|skip"), KEPT, \
-      "after a NaN or infinity; the update is not applied", "") \
+      "after a NaN or infinity; the update is not applied") \
     X(REAL,    skip_spikes,      "0",       RANGE(0, 1e6),      KEPT, \
       "skip updates over N standard deviations; try 6; 0 = none", "-sl -sg") \
     X(INTEGER, seed,             "1",       RANGE(0, 9e15),     KEPT, \
       "of weights, data order, dropout and samples; --sample draws one", "random-seed data-seed manual-seed") \
     X(FLAG,    perturb,          "no",      NO_ARGUMENT,        KEPT, \
-      "move the initial weights by one ulp: a noise twin", "") \
+      "move the initial weights by one ulp: a noise twin") \
     X(INTEGER, threads,          "0",       RANGE(0, 4096),     FREE, \
       "of the CPU, without effect on the results; 0 = one per core", "num-threads n-threads nthreads") \
     \
@@ -141,8 +140,7 @@
     X(INTEGER, val_every,        "250",     RANGE(0, 1e12),     KEPT, \
       "steps between validations; 0 = only at the end", \
       "-v eval-interval eval-every eval-steps eval-strategy val-interval val-loss-every validation-steps") \
-    X(INTEGER, val_tokens,       "1048576", RANGE(0, 1e15),     KEPT, "validate on the first N tokens; 0 = all", \
-      "") \
+    X(INTEGER, val_tokens,       "1048576", RANGE(0, 1e15),     KEPT, "validate on the first N tokens; 0 = all") \
     X(INTEGER, log_every,        "0",       RANGE(0, 1e12),     FREE, \
       "steps between printed lines; 0 = about ten lines a minute", \
       "log-interval log-steps log-freq logging-steps logging-interval log-every-n-steps -lg") \
@@ -159,7 +157,7 @@
     X(INTEGER, num_samples,      "1",       RANGE(1, 65536),    COMMAND, "of --sample, one after the other", \
       "num-return-sequences n-samples") \
     X(FLAG,    interactive,      "no",      NO_ARGUMENT,        COMMAND, \
-      "--sample continues what you type; Ctrl-C ends an answer, then the program", "") \
+      "--sample continues what you type; Ctrl-C ends an answer, then the program") \
     X(INTEGER, sample_tokens,    "200",     RANGE(1, 1e9),      KEPT, "length of a sample", \
       "-g max-new-tokens num-tokens max-length gen-length sample-length") \
     X(TEXT,    stop,             "",        ARGUMENT("TEXT"),   KEPT, "end a sample before this text, with \\n, \\t", \
@@ -167,9 +165,9 @@
     X(REAL,    temperature,      "0.8",     RANGE(0, 100),      KEPT, "of sampling; 0 = always the most likely token", \
       "temp") \
     X(INTEGER, top_k,            "0",       RANGE(0, 1 << 24),  KEPT, \
-      "sample among the k most likely tokens; 0 = all", "") \
+      "sample among the k most likely tokens; 0 = all") \
     X(REAL,    top_p,            "1",       RANGE(1e-9, 1),     KEPT, \
-      "the fewest tokens that add up to p, usually 0.9; 1 = all", "") \
+      "the fewest tokens that add up to p, usually 0.9; 1 = all") \
     \
     T(TITLE("Several GPUs (torchrun, srun and mpirun start the processes, without --gpus)")) \
     X(TEXT,    gpus,             "1",       ARGUMENT("N|all"),  FREE, \
@@ -179,9 +177,8 @@
       "ranks that share a sequence, for contexts too long for a GPU", \
       "context-parallel-size cp-size") \
     X(INTEGER, comm_timeout,     "60",      RANGE(1, 1e6),      FREE, \
-      "seconds until a silent rank or stuck collective ends the run", "") \
-    X(INTEGER, rendezvous_timeout, "60",      RANGE(1, 1e6),      FREE, "seconds that the ranks wait for each other", \
-      "") \
+      "seconds until a silent rank or stuck collective ends the run") \
+    X(INTEGER, rendezvous_timeout, "60",      RANGE(1, 1e6),      FREE, "seconds that the ranks wait for each other") \
     \
     /* Names that are no option here. GONE: options of earlier versions, with the values that do nothing. */ \
     T(ANSWER("dataset dataset-name", "give its text, such as data/NAME/input.txt of nanoGPT, or shards")) \
