@@ -35,6 +35,7 @@ typedef struct {
     Optimizer      optimizer;
     TrainStep      step;
     TrainState     state;                       /* after the steps that are complete */
+    double         val_loss;                    /* measured at state.val_step */
     DeviceInfo     device;
     RunInfo        info;
     RunDir         dir;                         /* --out */
@@ -109,14 +110,14 @@ static void create_model(Run *run) {
     run->step = (TrainStep){ .model = &run->gpt, .optimizer = &run->optimizer, .tokens = run->corpus.train,
                              .settings = s, .B = (int)s->batch, .sequences = run->step.sequences };
     train_step_create(&run->step);
-    run->state = (TrainState){ .val_loss = NAN, .val_step = -1 };
+    run->state = (TrainState){ .val_step = -1 };
     if (run->resume.checkpoint) checkpoint_load_choices(run->resume.checkpoint);
     if (!s->deterministic) autotune_cache_load();
     if (run->resume.checkpoint) {
         resume_load(&run->resume, &run->gpt, &run->optimizer);
         print_line(stdout, "resumed from %s", run->resume.checkpoint);
         run->state = run->resume.state;
-        ranks_copy_from_first(&run->state.val, sizeof run->state.val);     /* not all hosts may have the best */
+        ranks_copy_from_first(&run->state.best, sizeof run->state.best);     /* not all hosts may have the best */
     } else {
         if (run->from) checkpoint_load_model(run->from, &run->gpt);
         else           gpt_init(&run->gpt, (uint64_t)s->seed);
@@ -144,18 +145,18 @@ static int save_due(const Run *run) {
            run->save_requested;
 }
 
-/* Sets val_loss and val_step, unless a stop cuts it short, which it returns: then a resume does it. */
+/* Sets val_step, unless a stop cuts it short, which it returns: then a resume does it. */
 static const char *validate(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     Corpus *corpus = &run->corpus;
     const Evaluation e = evaluate(&run->gpt, corpus->val, run->tokenizer, s->val_tokens, (int)s->batch);
     if (e.first < 0) return ranks_stop(1);
-    ranks_copy_from_first(&state->val.best, sizeof state->val.best);    /* the one before, if its save has failed */
-    val_history_add(&state->val, state->step, e.loss);
-    BestLoss *best = &state->val.best;
+    BestLoss *best = &state->best;
+    ranks_copy_from_first(best, sizeof *best);          /* the one before, if its save has failed */
+    best_loss_add(best, state->step, e.loss);
     if (best->step == state->step) best->is_extra = !save_due(run) && run->saver.saved != state->step;
-    state->val_loss = e.loss;
+    run->val_loss = e.loss;
     state->val_step = state->step;
     if (e.first) corpus->val_floor = NAN;    /* that of the whole text */
     report_validation(&run->report, state->step, &e, corpus->val_floor);
@@ -165,16 +166,16 @@ static const char *validate(Run *run) {
 /* Fails when the val loss is below the floor, once the running save is complete. */
 static void require_no_leak(Run *run) {
     const TrainState *state = &run->state;
-    if (state->val_step != state->step || !(state->val_loss < run->corpus.val_floor)) return;
+    if (state->val_step != state->step || !(run->val_loss < run->corpus.val_floor)) return;
     ranks_leave_to_first();
     saver_finish(&run->saver);
     fail("val loss %.4f is below %.4f, the entropy of %s under the grammar that wrote it: the validation text must "
-         "have leaked into the training data", state->val_loss, run->corpus.val_floor, run->settings.val_data);
+         "have leaked into the training data", run->val_loss, run->corpus.val_floor, run->settings.val_data);
 }
 
 /* After --early-stop validations without a new best. */
 static int stops_early(const Run *run) {
-    return run->settings.early_stop && run->state.val.since_best >= run->settings.early_stop;
+    return run->settings.early_stop && run->state.best.since >= run->settings.early_stop;
 }
 
 /* The run directory, its log and the saver. */
@@ -186,10 +187,10 @@ static void open_outputs(Run *run) {
     const char *out = run->dir.path;
     run->info.out = out;
     report_open(&run->report, &run->info);
-    run->saver = (Saver){ .dir = out ? &run->dir : NULL, .model = &run->gpt, .optimizer = &run->optimizer,
-                          .report = &run->report, .keep = s->keep, .val = &state->val,
+    run->saver = (Saver){ .dir = out ? &run->dir : NULL, .optimizer = &run->optimizer, .report = &run->report,
+                          .keep = s->keep, .best = &state->best,
                           .saved = run->resume.checkpoint ? state->step : -1,
-                          .snapshot = { .options = run->options, .tokenizer = run->tokenizer,
+                          .snapshot = { .model = &run->gpt, .options = run->options, .tokenizer = run->tokenizer,
                                         .train = data_id(run->corpus.train), .val = data_id(run->corpus.val) } };
     if (validation_due(run)) {                  /* a stop had cut it short */
         validate(run);
@@ -208,7 +209,10 @@ static const char *train(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;
     const char *stop = ranks_stop(ranks_stops());
-    if (!s->deterministic) train_step_agree(&run->step, state->sequences_seen);
+    if (!s->deterministic && comm_size > 1) {   /* the first step then has the same bits as in a run with a cache */
+        train_step_measure(&run->step, state->sequences_seen);
+        autotune_agree();
+    }
     double began = seconds_now();
     for (const int64_t first = state->step; state->step < s->steps && !stops_early(run) && !stop; ) {
         const TrainState before = *state;
@@ -236,7 +240,7 @@ static const char *train(Run *run) {
         const int validates = validation_due(run);
         stop = validates ? validate(run) : NULL;
         const int is_last = state->step == s->steps || stops_early(run);
-        const int saves = is_last || save_due(run) || state->val.best.step == state->step;
+        const int saves = is_last || save_due(run) || state->best.step == state->step;
         if (saves) saver_save(&run->saver, state);
         const int samples = s->sample_every && (is_last || is_due(state->step, s->sample_every));
         if (samples) print_sample(&run->gpt, run->tokenizer, s, run->prompt, &run->report, state->step);

@@ -144,24 +144,14 @@ enum { COUNT_MAX = INT64_C(1) << 62 };      /* a run adds to it without overflow
 
 /*    key         member of TrainState  max. No "best": no validation, or an earlier version. */
 #define BEST_COUNTS(X) \
-    X("step",     val.best.step,        COUNT_MAX) \
-    X("extra",    val.best.is_extra,    1) \
-    X("outdated", val.best.outdated,    COUNT_MAX) \
-    X("since",    val.since_best,       COUNT_MAX)
+    X("step",     best.step,            COUNT_MAX) \
+    X("extra",    best.is_extra,        1) \
+    X("outdated", best.outdated,        COUNT_MAX) \
+    X("since",    best.since,           COUNT_MAX)
 
 /* file, json and state are those of the function */
 #define WRITE_COUNT(key, member, max) fprintf(file, "\"%s\": %lld, ", key, (long long)state->member);
 #define READ_COUNT(key, member, max) state->member = json_integer(json_member(json, key, JSON_ANY), 0, max);
-
-static void read_validation(const Json *json, TrainState *state) {
-    const Json *val_loss = json_member(json, "val_loss", JSON_ANY);
-    state->val_step = json_integer(json_member(json, "val_step", JSON_ANY), -1, COUNT_MAX);
-    state->val_loss = val_loss->type == JSON_NULL ? NAN : json_real(val_loss);
-    if (!json_find(json, "best")) return;
-    json = json_member(json, "best", JSON_OBJECT);
-    BEST_COUNTS(READ_COUNT)
-    state->val.best.loss = json_real(json_member(json, "loss", JSON_ANY));
-}
 
 static void write_reals(FILE *file, const char *key, const double *value, int count) {
     fprintf(file, "  \"%s\": [", key);
@@ -184,12 +174,11 @@ static char *state_text(const Snapshot *s) {
     FILE *file = string_open(&text, &size, STATE);
     fputs("{\n  ", file);
     STATE_COUNTS(WRITE_COUNT)
-    fprintf(file, "\n  \"val_step\": %lld,\n  \"val_loss\": ", (long long)state->val_step);
-    fprintf(file, isfinite(state->val_loss) ? "%.17g,\n" : "null,\n", state->val_loss);
-    if (state->val.best.step) {
+    fprintf(file, "\n  \"val_step\": %lld,\n", (long long)state->val_step);
+    if (state->best.step) {
         fputs("  \"best\": {", file);
         BEST_COUNTS(WRITE_COUNT)
-        fprintf(file, "\"loss\": %.17g},\n", state->val.best.loss);
+        fprintf(file, "\"loss\": %.17g},\n", state->best.loss);
     }
     write_reals(file, "window_loss", state->spikes.loss, state->spikes.count);
     write_reals(file, "window_log_norm", state->spikes.log_norm, state->spikes.count);
@@ -209,15 +198,21 @@ static char *state_text(const Snapshot *s) {
 Json *checkpoint_open_state(const char *checkpoint) { return json_open(path_of(checkpoint, STATE).text); }
 
 TrainState checkpoint_load_state(const char *checkpoint) {
-    Json *json = checkpoint_open_state(checkpoint);
+    Json *root = checkpoint_open_state(checkpoint);
+    const Json *json = root;
     TrainState loaded = {0}, *state = &loaded;
-    read_validation(json, state);
     STATE_COUNTS(READ_COUNT)
+    state->val_step = json_integer(json_member(json, "val_step", JSON_ANY), -1, COUNT_MAX);
     state->spikes.count = read_reals(json, "window_loss", state->spikes.loss);
     const int norms = read_reals(json, "window_log_norm", state->spikes.log_norm);
     REQUIRE(norms == state->spikes.count, "%s: \"window_log_norm\" has %d numbers, want %d as in \"window_loss\"",
             json->where, norms, state->spikes.count);
-    json_free(json);
+    if (json_find(root, "best")) {
+        json = json_member(root, "best", JSON_OBJECT);
+        BEST_COUNTS(READ_COUNT)
+        state->best.loss = json_real(json_member(json, "loss", JSON_ANY));
+    }
+    json_free(root);
     return loaded;
 }
 
@@ -329,16 +324,11 @@ void checkpoint_load_model(const char *checkpoint, GPT *model) {
     gpt_cast_params(model);
 }
 
-static void zero_matrices(const TensorTable *table, char *memory) {
-    for (const TensorEntry *e = table->entry; e < table->entry + table->count; e++)
-        if (e->matrices) device_zero(memory + e->offset, tensor_bytes(*e->field));
-}
-
-void checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, OptimizerKind had, GPT *model,
-                               Optimizer *optimizer) {
-    const TensorTable *table = &model->master.table;
+void checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, OptimizerKind had, Optimizer *o) {
+    const GPTConfig *config = &o->model->config;
+    const TensorTable *table = &o->model->master.table;
     const Path file = path_of(checkpoint, OPTIMIZER);
-    const int is_other = had != model->config.optimizer;
+    const int is_other = had != config->optimizer;
     if (is_other)
         print_line(stdout, "%s: of another --optimizer: the momentum of the blocks' matrices starts from zero",
                    file.text);
@@ -346,12 +336,13 @@ void checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, 
     for (OptimizerState i = STATE_M; i < STATES; i++) {
         void *memory[STATES] = {0};
         Part part[2];
-        memory[i] = optimizer_memory(optimizer, i);
+        memory[i] = optimizer_memory(o, i);
         device_zero(memory[i], table->bytes);               /* Muon's matrices have no second moment */
         list_parts(part, had, memory);
-        weights_read(file.text, table, part, 2, model->config.V);
-        if (is_other) zero_matrices(table, memory[i]);
-        optimizer_scatter(optimizer, i);
+        weights_read(file.text, table, part, 2, config->V);
+        for (const TensorEntry *e = table->entry; is_other && e < table->entry + table->count; e++)
+            if (e->matrices) device_zero((char *)memory[i] + e->offset, tensor_bytes(*e->field));
+        optimizer_scatter(o, i);
     }
-    optimizer->step = state->optimizer_step;
+    o->step = state->optimizer_step;
 }

@@ -23,10 +23,9 @@ typedef struct {
     int64_t       step;             /* steps done, applied or not */
     uint64_t      sequences_seen;   /* position in the data order */
     int64_t       tokens;           /* targets trained on */
-    double        val_loss;         /* last measured; NaN = none */
-    int64_t       val_step;         /* the step val_loss was measured at; -1 = none; < step: the next one is pending */
+    int64_t       val_step;         /* step of the last validation; -1 = none */
     int64_t       optimizer_step;   /* Optimizer.step when it was saved */
-    ValHistory    val;
+    BestLoss      best;             /* of all validations */
     SpikeDetector spikes;
 } TrainState;
 
@@ -72,8 +71,7 @@ Tokenizer *checkpoint_tokenizer(const char *checkpoint, int V);
 void       checkpoint_load_choices(const char *checkpoint);
 void       checkpoint_load_model(const char *checkpoint, GPT *model);
 /* Moments, of an optimizer of the kind that wrote them, and the number of updates. */
-void       checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, OptimizerKind had, GPT *model,
-                                     Optimizer *optimizer);
+void       checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, OptimizerKind had, Optimizer *o);
 TrainState checkpoint_load_state(const char *checkpoint);
 Json      *checkpoint_open_state(const char *checkpoint);   /* state.json: also "train", "val" (DataId), "settings" */
 

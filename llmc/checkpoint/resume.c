@@ -106,11 +106,11 @@ void resume_check_data(Resume *r, const Corpus *corpus, const Settings *s) {
             print_line(stdout, "%s: of an earlier version; of the data its length is compared, not its content",
                        r->checkpoint);
     }
-    const int64_t step = r->state.val.best.step;
+    const int64_t step = r->state.best.step;
     const Path out = file_parent(r->checkpoint), best = run_dir_checkpoint(&(RunDir){ .path = out.text }, step);
     const int is_other = !is_val || had->val_tokens != s->val_tokens;
     if (!step || (!is_other && !checkpoint_missing_file(best.text, 1))) return;
-    r->state.val = (ValHistory){0};
+    r->state.best = (BestLoss){0};
     print_line(stdout, "the best so far, step %lld, does not count: %s", (long long)step,
                is_other ? "it was validated on other data" : "its checkpoint is gone");
 }
@@ -121,11 +121,10 @@ void resume_load(const Resume *r, GPT *model, Optimizer *optimizer) {
     REQUIRE(s->step == step, "%s/state.json: step is %lld, the directory's name has another one", r->checkpoint,
             (long long)s->step);
     REQUIRE((uint64_t)s->step <= s->sequences_seen && s->optimizer_step <= s->step && s->val_step <= s->step &&
-            (s->tokens + T - 1) / T <= (int64_t)s->sequences_seen && s->val.best.step <= s->step,
+            (s->tokens + T - 1) / T <= (int64_t)s->sequences_seen && s->best.step <= s->step,
             "%s/state.json: step, sequences_seen, tokens, optimizer_step, val_step and best contradict each other",
             r->checkpoint);
     checkpoint_load_model(r->checkpoint, model);
     optimizer_scatter(optimizer, STATE_PARAM);
-    checkpoint_load_optimizer(r->checkpoint, s, choice_index(OPTIMIZER_NAMES, r->settings.optimizer), model,
-                              optimizer);
+    checkpoint_load_optimizer(r->checkpoint, s, choice_index(OPTIMIZER_NAMES, r->settings.optimizer), optimizer);
 }

@@ -175,7 +175,7 @@ void run_dir_clean(const RunDir *dir, const TrainState *state, int64_t keep) {
     require_unmoved(dir);
     remove_partials(dir);
     if (!state) return;
-    const BestLoss *best = &state->val.best;
+    const BestLoss *best = &state->best;
     const char *error = link_best(dir, best->step);
     int64_t kept = 0;
     if (best->outdated && !checkpoint_missing_file(run_dir_checkpoint(dir, best->outdated).text, 1))

@@ -11,20 +11,21 @@
 #include <sys/mman.h>
 
 enum { PAGE = 1 << 21 };                   /* a huge page */
-static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
-size_t saver_host_bytes(const GPTConfig *config) { return STATES * whole_pages(gpt_param_bytes(config, F32)); }
+
+size_t saver_host_bytes(const GPTConfig *config) {
+    return (STATES * gpt_param_bytes(config, F32) + PAGE - 1) / PAGE * PAGE;
+}
 
 /* Maps all pages now, huge ones if the system has them, with all cores: mapping 1.5 GB page by page stalled the first
    save for seconds. */
-static void *pinned_alloc(size_t bytes) {
-    size_t whole = whole_pages(bytes);
-    void *memory = aligned_alloc(PAGE, whole);
-    REQUIRE(memory, "out of memory: the host copy from which checkpoints are written takes %d times %.2f GiB",
-            STATES, (double)bytes / (1 << 30));
-    madvise(memory, whole, MADV_HUGEPAGE);
+static char *pinned_alloc(size_t bytes) {
+    char *memory = aligned_alloc(PAGE, bytes);
+    REQUIRE(memory, "out of memory: the host copy from which checkpoints are written takes %.2f GiB",
+            (double)bytes / (1 << 30));
+    madvise(memory, bytes, MADV_HUGEPAGE);
     #pragma omp parallel for schedule(static)
-    for (size_t at = 0; at < whole; at += PAGE) memset((char *)memory + at, 0, PAGE);
-    device_pin(memory, whole);
+    for (size_t at = 0; at < bytes; at += PAGE) memset(memory + at, 0, PAGE);
+    device_pin(memory, bytes);
     return memory;
 }
 
@@ -32,9 +33,9 @@ static void *pinned_alloc(size_t bytes) {
 
 static void write_snapshot(void *saver) { run_dir_write(((Saver *)saver)->dir, &((Saver *)saver)->snapshot); }
 static void clean(void *saver) {
-    run_dir_clean(((Saver *)saver)->dir, &((Saver *)saver)->snapshot.state, ((Saver *)saver)->keep);
+    const Saver *s = saver;
+    run_dir_clean(s->dir, s->failed ? NULL : &s->snapshot.state, s->keep);
 }
-static void remove_partial(void *saver) { run_dir_clean(((Saver *)saver)->dir, NULL, 0); }
 
 /* Then OUT/best names the best, and older checkpoints are removed. */
 static void *save(void *saver) {
@@ -42,8 +43,7 @@ static void *save(void *saver) {
     const double start = seconds_now();
     char why[FAIL_LENGTH] = "", ignored[FAIL_LENGTH];
     s->failed = fails(write_snapshot, s, why);
-    if (s->failed) fails(remove_partial, s, ignored);
-    else           fails(clean, s, why);
+    fails(clean, s, s->failed ? ignored : why);
     s->message[0] = 0;
     if (*why) snprintf(s->message, sizeof s->message, "step %lld is %s %.1900s", (long long)s->snapshot.state.step,
                        s->failed ? "not saved:" : "saved, but", why);
@@ -55,11 +55,12 @@ static void *save(void *saver) {
 
 void saver_open(Saver *s, const TrainState *state) {
     char ignored[FAIL_LENGTH];              /* the next save tries again and reports the error */
+    const GPT *model = s->snapshot.model;
     if (!s->dir) return;
-    s->best = state->val.best;
+    s->saved_best = state->best;
     s->snapshot.state = *state;
-    s->snapshot.model = s->model;
-    for (int i = 0; i < STATES; i++) s->snapshot.host[i] = pinned_alloc(s->model->master.table.bytes);
+    char *memory = pinned_alloc(saver_host_bytes(&model->config));
+    for (int i = 0; i < STATES; i++) s->snapshot.host[i] = memory + (size_t)i * model->master.table.bytes;
     fails(clean, s, ignored);
 }
 
@@ -68,9 +69,9 @@ static void report_result(Saver *s) {
     const int64_t step = s->snapshot.state.step;
     s->running = 0;
     if (*s->message) report_warning(s->report, "%s", s->message);
-    if (s->failed && s->val->best.step == step) s->val->best = s->best;
+    if (s->failed && s->best->step == step) *s->best = s->saved_best;
     if (s->failed) return;
-    s->best = s->snapshot.state.val.best;
+    s->saved_best = s->snapshot.state.best;
     report_checkpoint(s->report, step, run_dir_checkpoint(s->dir, step).text, s->seconds);
 }
 
@@ -91,11 +92,11 @@ void saver_save(Saver *s, const TrainState *state) {
     if (s->dir) report_flush(s->report, 1);
     s->saved = state->step;
     s->snapshot.state = *state;
-    s->snapshot.state.val = *s->val;
+    s->snapshot.state.best = *s->best;
     s->snapshot.state.optimizer_step = s->optimizer->step;
     for (OptimizerState i = STATE_PARAM; i < STATES; i++) {
         const void *memory = optimizer_gather(s->optimizer, i);
-        if (s->dir) device_download(s->snapshot.host[i], memory, s->model->master.table.bytes);
+        if (s->dir) device_download(s->snapshot.host[i], memory, s->snapshot.model->master.table.bytes);
     }
     if (!s->dir) return;
     free(s->snapshot.choices);
@@ -116,12 +117,6 @@ void saver_close(Saver *s) {
     saver_finish(s);
     REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause; --resume %s then "
             "continues from an earlier one, if there is one", shell_word(s->dir->path));
-    for (int i = 0; i < STATES; i++) {
-        device_unpin(s->snapshot.host[i]);
-        free(s->snapshot.host[i]);
-    }
-    free(s->snapshot.choices);
-    *s = (Saver){0};
 }
 
 /* ---- The end of a run */
@@ -129,7 +124,7 @@ void saver_close(Saver *s) {
 void report_skipped_step(Saver *saver, const Settings *s, const TrainState *before, const TrainState *state,
                          const StepStats *stats, StepResult result) {
     const int skip = !strcmp(s->on_nan, "skip");
-    char *text = skipped_step_text(&state->spikes, state->step, result, stats, saver->model);
+    char *text = skipped_step_text(&state->spikes, state->step, result, stats, saver->snapshot.model);
     if (result == SPIKE || (skip && state->spikes.nonfinite < NONFINITE_STEPS_MAX)) {
         print_line(stdout, "%s", text);
         free(text);
@@ -145,36 +140,29 @@ void report_skipped_step(Saver *saver, const Settings *s, const TrainState *befo
          last && !skip ? "; --resume --on-nan skip continues without this step" : "");
 }
 
-static void print_files(const RunDir *dir, int64_t step, const BestLoss *best) {
-    char text[sizeof(Path) + 64] = "";
-    if (best->step && best->step != step)
-        snprintf(text, sizeof text, ", best %s (val loss %.4f)", run_dir_checkpoint(dir, best->step).text, best->loss);
-    print_line(stdout, "log %s, curves %s, checkpoint %s%s", path_of(dir->path, "log.csv").text,
-               path_of(dir->path, "report.html").text, run_dir_checkpoint(dir, step).text, text);
-}
-
 int run_end(Saver *saver, const Settings *s, const TrainState *state, const char *stop) {
-    const RunDir dir = saver->dir ? *saver->dir : (RunDir){0};
+    const RunDir *dir = saver->dir;
     const long long step = state->step, steps = s->steps;
-    const BestLoss *best = &state->val.best;    /* after saver_finish that of the last complete save */
-    Report *report = saver->report;
-    char early[256] = "", options[128] = "";
-    saver_finish(saver);
+    const BestLoss *best = &state->best;    /* after saver_close that of the last complete save */
+    char early[256] = "", other[sizeof(Path) + 64] = "", options[128] = "";
+    saver_close(saver);                     /* fails where the last checkpoint could not be written */
     if (!stop && step < steps)
         snprintf(early, sizeof early, "--early-stop %lld: ended at step %lld of %lld, the best val loss is %.4f at "
                  "step %lld%s", (long long)s->early_stop, step, steps, best->loss, (long long)best->step,
-                 dir.path ? "; --resume with --early-stop 0 continues" : "");
-    saver_close(saver);                     /* fails where the last checkpoint could not be written */
-    report_close(report, stop ? stop : *early ? early : "done");
+                 dir ? "; --resume with --early-stop 0 continues" : "");
+    report_close(saver->report, stop ? stop : *early ? early : "done");
     if (*early) puts(early);
-    if (dir.path) print_files(&dir, step, best);
+    if (dir && best->step && best->step != step)
+        snprintf(other, sizeof other, ", best %s (val loss %.4f)", run_dir_checkpoint(dir, best->step).text,
+                 best->loss);
+    if (dir) print_line(stdout, "log %s, curves %s, checkpoint %s%s", path_of(dir->path, "log.csv").text,
+                        path_of(dir->path, "report.html").text, run_dir_checkpoint(dir, step).text, other);
     if (!stop) return 0;
     if (strcmp(s->gpus, "1")) snprintf(options, sizeof options, " --gpus %.60s", s->gpus);
     if (s->context_parallel > 1)
         snprintf(strchr(options, 0), 40, " --context-parallel %lld", (long long)s->context_parallel);
-    if (dir.path) print_line(stdout, "%s: saved at step %lld of %lld; --resume %s%s continues", stop, step, steps,
-                             shell_word(dir.path), options);
-    else          print_line(stdout, "%s: stopped at step %lld of %lld; --out none: nothing is saved", stop, step,
-                             steps);
+    if (dir) print_line(stdout, "%s: saved at step %lld of %lld; --resume %s%s continues", stop, step, steps,
+                        shell_word(dir->path), options);
+    else     print_line(stdout, "%s: stopped at step %lld of %lld; --out none: nothing is saved", stop, step, steps);
     return EXIT_TRY_AGAIN;
 }

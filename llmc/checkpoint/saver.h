@@ -12,13 +12,12 @@
 
 typedef struct {
     RunDir          *dir;                  /* NULL = no --out */
-    const GPT       *model;
     Optimizer       *optimizer;
     Report          *report;
     _Atomic int64_t  keep;                 /* for run_dir_clean; may be changed during a save */
-    ValHistory      *val;                  /* the run's: a best whose save has failed is replaced by the one before */
+    BestLoss        *best;                 /* the run's: one whose save has failed is replaced by the one before */
     int64_t          saved;                /* step of the last save, also if it has failed; -1 = none */
-    BestLoss         best;                 /* best of the complete checkpoints */
+    BestLoss         saved_best;           /* best of the complete checkpoints */
     Snapshot         snapshot;             /* the current save's, in pinned memory */
     pthread_t        thread;
     int              running;              /* 1: the members below belong to the thread */
@@ -29,19 +28,19 @@ typedef struct {
 
 size_t saver_host_bytes(const GPTConfig *config);      /* host memory that saver_open allocates */
 
-/* To be called with the fields above `best` set, and the snapshot's options, tokenizer and identities of the data. dir:
-   locked, or NULL. Pointers stay in use until saver_close; the options must not change during a save. Completes what a
-   kill has left undone: the link OUT/best and the removal of older checkpoints, by the state that the run begins with,
-   which may have been validated since its save. */
+/* To be called with the fields above `saved_best` set, and the snapshot's model, options, tokenizer and identities of
+   the data. dir: locked, or NULL. Pointers stay in use until saver_close; the options must not change during a save.
+   Completes what a kill has left undone: the link OUT/best and the removal of older checkpoints, by the state that the
+   run begins with, which may have been validated since its save. */
 void saver_open(Saver *saver, const TrainState *state);
 
-/* Waits for the current save and reports its error, syncs the log, copies state, *val and memory, and starts the
+/* Waits for the current save and reports its error, syncs the log, copies state, *best and memory, and starts the
    thread, which also moves OUT/best. All ranks call it; those without dir only give their slices. */
 void saver_save  (Saver *saver, const TrainState *state);
 
 void saver_poll  (Saver *saver);       /* reports the error of a finished save, without waiting */
 void saver_finish(Saver *saver);       /* waits, reports */
-void saver_close (Saver *saver);       /* waits, reports; fails if the last save failed; frees */
+void saver_close (Saver *saver);       /* waits, reports; fails if the last save failed */
 
 /* Reports the step from `before` to `state`, whose update was not applied. Returns after a spike, and after a
    non-finite step that --on-nan skip allows. Otherwise saves the state before the step, keeps all older checkpoints,

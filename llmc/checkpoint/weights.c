@@ -35,19 +35,11 @@ static SafeTensor file_tensor(const Item *item, int V) {
     return tensor;
 }
 
-static int64_t values_of(const Item *item, int V) {
-    return file_tensor(item, V).bytes / 4;
-}
-
 static void *memory_of(const Item *item) { return (char *)item->part->memory + item->entry->offset; }
-
-static float *alloc_floats(int64_t count) {
-    return host_alloc((size_t)count * sizeof(float), "a tensor between file and device");
-}
 
 /* A new matrix (columns, rows). 16 rows at a time: 64-byte lines of both sides stay in the cache. */
 static float *transposed(const float *from, int64_t rows, int64_t columns) {
-    float *to = alloc_floats(rows * columns);
+    float *to = host_alloc((size_t)(rows * columns) * sizeof *to, "a transposed matrix");
     for (int64_t first = 0; first < rows; first += 16)
         for (int64_t c = 0; c < columns; c++)
             for (int64_t r = first; r < rows && r < first + 16; r++) to[c * rows + r] = from[r * columns + c];
@@ -56,8 +48,9 @@ static float *transposed(const float *from, int64_t rows, int64_t columns) {
 
 /* ---- Writing */
 
-static void check_values(const char *path, const Item *item, int64_t count) {
+static void check_values(const char *path, const Item *item, int V) {
     const float *value = memory_of(item);
+    const int64_t count = file_tensor(item, V).bytes / 4;
     for (int64_t i = 0; i < count; i++)
         REQUIRE(isfinite(value[i]), "%s: %s holds a NaN or an infinity (number %" PRId64 "): not saved; earlier "
                 "checkpoints stay: take the last one and lower --lr", path, item->name, i);
@@ -68,10 +61,10 @@ static void write_bytes(FILE *file, Xxh64 *hash, const void *bytes, size_t size)
     file_write(file, bytes, size);
 }
 
-static void write_values(FILE *file, Xxh64 *hash, const Item *item, int64_t count) {
+static void write_values(FILE *file, Xxh64 *hash, const Item *item, int V) {
     const Tensor t = *item->entry->field;
     float *turned = item->entry->layout == CONV1D ? transposed(memory_of(item), t.dim[0], t.dim[1]) : NULL;
-    write_bytes(file, hash, turned ? turned : memory_of(item), (size_t)count * sizeof *turned);
+    write_bytes(file, hash, turned ? turned : memory_of(item), (size_t)file_tensor(item, V).bytes);
     free(turned);
 }
 
@@ -79,13 +72,13 @@ uint64_t weights_write(const char *path, const TensorTable *table, const Part *p
     Item item;
     SafeHeader header = {0};
     Xxh64 hash = {0};
-    for (int i = 0; next_item(table, part, parts, &i, &item); ) check_values(path, &item, values_of(&item, V));
+    for (int i = 0; next_item(table, part, parts, &i, &item); ) check_values(path, &item, V);
     for (int i = 0; next_item(table, part, parts, &i, &item); ) safetensors_add(&header, file_tensor(&item, V));
     safetensors_end(&header);
     FILE *file = file_create(path);
     write_bytes(file, &hash, header.text, header.size);
     free(header.text);
-    for (int i = 0; next_item(table, part, parts, &i, &item); ) write_values(file, &hash, &item, values_of(&item, V));
+    for (int i = 0; next_item(table, part, parts, &i, &item); ) write_values(file, &hash, &item, V);
     file_close_durably(file, path);
     return xxh64_sum(&hash);
 }
@@ -141,7 +134,7 @@ static void read_values(const SafeTensor *tensor, const Item *item) {
     char *to = memory_of(item);
     const int64_t count = tensor->bytes / (strcmp(tensor->dtype, "F32") ? 2 : 4);
     const int64_t all = layout == POSITIONS ? tensor_count(t) : count;          /* POSITIONS: T rows, also again */
-    float *host = alloc_floats(count), *turned = NULL;
+    float *host = host_alloc((size_t)count * sizeof *host, "a tensor of a file"), *turned = NULL;
     for (int64_t i = 0; i < count; i++)
         REQUIRE(isfinite(host[i] = number_of(tensor, i)), "%s: %s holds a NaN or an infinity (number %" PRId64 "): "
                 "take an earlier checkpoint", tensor->path, tensor->name, i);

@@ -56,8 +56,8 @@ Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer *tokenizer, int6
                          .targets_per_byte = sums[2] > 0 ? sums[1] / sums[2] : NAN };
 }
 
-void val_history_add(ValHistory *h, int64_t step, double loss) {
-    h->since_best++;
-    if (!isfinite(loss) || (h->best.step && loss >= h->best.loss)) return;
-    *h = (ValHistory){ .best = { .step = step, .loss = loss, .outdated = h->best.is_extra ? h->best.step : 0 } };
+void best_loss_add(BestLoss *best, int64_t step, double loss) {
+    best->since++;
+    if (!isfinite(loss) || (best->step && loss >= best->loss)) return;
+    *best = (BestLoss){ .step = step, .loss = loss, .outdated = best->is_extra ? best->step : 0 };
 }

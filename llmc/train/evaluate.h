@@ -13,20 +13,16 @@ Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer *tokenizer, int6
 
 /* ---- The val losses of a run */
 
+/* The lowest one. All zeros: no validation yet. */
 typedef struct {
     int64_t step;        /* 0 = none */
     double  loss;
     int64_t is_extra;    /* its checkpoint was saved only as the best: the next best replaces it */
     int64_t outdated;    /* step of the extra checkpoint that this best replaces; 0 = none */
+    int64_t since;       /* validations after it */
 } BestLoss;
 
-/* All zeros: no validation yet. */
-typedef struct {
-    BestLoss best;
-    int64_t  since_best;     /* validations after the best */
-} ValHistory;
-
 /* Adds the loss of a validation. Only a finite loss can be the best. */
-void val_history_add(ValHistory *history, int64_t step, double loss);
+void best_loss_add(BestLoss *best, int64_t step, double loss);
 
 #endif

@@ -1,10 +1,6 @@
 #include "schedule.h"
 #include <math.h>
 
-/* Remaining part of lr - min_lr after the part `done` of the decay, 0 .. 1. */
-static double cosine(double done) { return 0.5 * (1 + cos(3.14159265358979323846 * done)); }
-static double linear(double done) { return 1 - done; }
-
 enum { COSINE, LINEAR, WSD, CONSTANT };                     /* the order of SCHEDULE_NAMES */
 
 double schedule_learning_rate(const Settings *s, int64_t step) {
@@ -18,5 +14,6 @@ double schedule_learning_rate(const Settings *s, int64_t step) {
     if (kind == WSD && decay < s->steps - s->warmup) decay_start = s->steps - decay;
     if (step < decay_start) return s->lr;
     const double done = (double)(step - decay_start) / (double)(s->steps - decay_start);
-    return final + (kind == COSINE ? cosine(done) : linear(done)) * (s->lr - final);
+    const double rest = kind == COSINE ? 0.5 * (1 + cos(3.14159265358979323846 * done)) : 1 - done;
+    return final + rest * (s->lr - final);
 }

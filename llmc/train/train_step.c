@@ -52,12 +52,6 @@ void train_step_measure(TrainStep *s, uint64_t first) {
     autotune_enable(0);
 }
 
-void train_step_agree(TrainStep *s, uint64_t first) {
-    if (comm_size == 1) return;
-    train_step_measure(s, first);
-    autotune_agree();
-}
-
 void train_step(TrainStep *s, uint64_t first, double learning_rate) {
     GPT *model = s->model;
     Optimizer *optimizer = s->optimizer;
@@ -101,6 +95,4 @@ void train_step_profile(TrainStep *s, uint64_t first, double learning_rate, int6
         optimizer_result(s->optimizer);
     }
     profile_end(rates, (int)steps, device_mark_ms(&begin, &end) / (double)steps);
-    device_mark_free(&begin);
-    device_mark_free(&end);
 }

@@ -27,10 +27,6 @@ void train_step_create(TrainStep *step);
 /* Issues micro-steps of that step without its update: only the choices of algorithms remain. */
 void    train_step_measure(TrainStep *step, uint64_t first);
 
-/* Called before the first step: several ranks measure and adopt the choices of rank 0, so that the first step has the
-   same bits as in a run with a cache. */
-void    train_step_agree  (TrainStep *step, uint64_t first);
-
 /* Issues the step with the sequences from first on, its update, whose results optimizer_result returns, and the upload
    of the next step's first batch, which a GPU would otherwise wait for. */
 void    train_step        (TrainStep *step, uint64_t first, double learning_rate);

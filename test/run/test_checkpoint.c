@@ -16,13 +16,12 @@ static void expect_setting(const char *checkpoint, const char *key, const char *
 
 TEST(test_checkpoint_round_trip) {
     char *out = IN_SCRATCH("new/out");
-    static const double losses[] = { 1 / 3.0, DBL_MAX, DBL_TRUE_MIN, 0, 0.1 + 0.2, NAN };
+    static const double losses[] = { 1 / 3.0, DBL_MAX, DBL_TRUE_MIN, 0, 0.1 + 0.2 };
     for (int i = 0; i < 6; i++) {
         TrainState want = state_of(i);
-        want.val_loss = losses[i];
         want.val_step = i - 1;
         want.spikes.nonfinite = i;
-        if (i) want.val = (ValHistory){ { i, losses[i % 5], i & 1, 7 * i }, 3 * i };
+        if (i) want.best = (BestLoss){ i, losses[i % 5], i & 1, 7 * i, 3 * i };
         want.spikes.spikes = 2 * i;
         want.spikes.count = i < 5 ? i : SPIKE_WINDOW;
         for (int k = 0; k < want.spikes.count; k++) {
@@ -87,7 +86,7 @@ TEST(moments_of_another_optimizer) {
         Trainer *saved = filled_trainer(from, 7), *loaded = filled_trainer(to, 70);
         test_optimizer = from == OPTIMIZER_MUON ? "muon" : "adamw";
         char *dir = save_step(IN_SCRATCH("optimizers-%d", pair), saved, 1);
-        checkpoint_load_optimizer(dir, &(TrainState){0}, from, &loaded->model, &loaded->optimizer);
+        checkpoint_load_optimizer(dir, &(TrainState){0}, from, &loaded->optimizer);
         for (int i = 0; i < COUNT(moments); i++) {
             float *got = flat_moments(loaded, moments[i]), *want = flat_moments(saved, moments[i]);
             for (int k = 0; k < saved->model.master.table.count; k++) {
@@ -107,7 +106,7 @@ TEST(moments_of_another_optimizer) {
 static void load_config(const char *dir) { checkpoint_config(dir); }
 static void load_state(const char *dir) { checkpoint_load_state(dir); }
 static void load_optimizer(const char *dir) {
-    checkpoint_load_optimizer(dir, &(TrainState){0}, OPTIMIZER_ADAMW, &trainer->model, &trainer->optimizer);
+    checkpoint_load_optimizer(dir, &(TrainState){0}, OPTIMIZER_ADAMW, &trainer->optimizer);
 }
 static void load_model(const char *dir) { checkpoint_load_model(dir, &trainer->model); }
 static void load_tokenizer(const char *dir) { bpe_free(checkpoint_tokenizer(dir, 65)); }
@@ -163,8 +162,8 @@ static const Damage damage[] = {           /* test_malformed has other values of
     { "config.json", "}", "", load_config, "config.json: byte " },
     { "state.json", "`step`: 3", "`step`: -1", load_state, "state.json: `step` is -1" },
     { "state.json", "`tokens`: 63", "`tokens`: 9223372036854775807", load_state, "`tokens` is 9223372036854775807" },
-    { "state.json", "`val_loss`: 0.5", "`val_loss`: `0.5`", load_state, "`val_loss` is `0.5`, want a number" },
-    { "state.json", "`val_loss`", "`loss`", load_state, "`val_loss` is missing" },
+    { "state.json", "`loss`: 0.5", "`loss`: `0.5`", load_state, "`best.loss` is `0.5`, want a number" },
+    { "state.json", "`val_step`", "`step`", load_state, "`val_step` is missing" },
     { "state.json", "`val_step`: 3", "`val_step`: -2", load_state, "`val_step` is -2" },
     { "state.json", "`nonfinite`: 0", "`nonfinite`: 99", load_state, "`nonfinite` is 99" },
     { "state.json", "loss`: [3.25", "loss`: [null", load_state, "`window_loss` is null, want a number" },
@@ -203,7 +202,7 @@ static const Damage damage[] = {           /* test_malformed has other values of
 static char *save_with_window(const char *out) {
     TrainState state = state_of(3);
     state.spikes = (SpikeDetector){ .count = 2, .loss = { 3.25, 3 }, .log_norm = { 0.5, 1 } };
-    state.val.best = (BestLoss){ .step = 3, .loss = 0.5, .is_extra = 1 };
+    state.best = (BestLoss){ .step = 3, .loss = 0.5, .is_extra = 1 };
     EXPECT(!*save_state(out, trainer, &state), "saved");
     return STRING("%s/step-00000003", out);
 }
@@ -320,12 +319,12 @@ TEST(test_picking) {
     EXPECT(!*save_state(out, trainer, &state), "saved");
     expect_picked(out, 1, "the last of the run");
     state = state_of(2);
-    state.val.best = (BestLoss){ 2, 0.5, 0, 0 };
+    state.best = (BestLoss){ 2, 0.5, 0, 0, 0 };
     EXPECT(!*save_state(out, trainer, &state), "saved");
     expect_picked(out, 2, "the last of the run and its best");
     save_step(out, trainer, 3);
     const TrainState saved = checkpoint_load_state(IN_SCRATCH("picked/step-00000003"));
-    EXPECT(!saved.val.best.step, "a saver that is opened anew knows no best");
+    EXPECT(!saved.best.step, "a saver that is opened anew knows no best");
     state.step = 3;
     Saver saver = resume_saver(out, trainer, 0, &state);
     state = state_of(4);

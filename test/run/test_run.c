@@ -34,7 +34,7 @@ static Weights load(const char *out, int step, GPT *gpt, Optimizer *optimizer) {
     if (step) checkpoint_load_model(checkpoint, gpt);
     else gpt_init(gpt, SEED);
     const TrainState state = step ? checkpoint_load_state(checkpoint) : (TrainState){0};
-    if (step) checkpoint_load_optimizer(checkpoint, &state, OPTIMIZER_ADAMW, gpt, optimizer);
+    if (step) checkpoint_load_optimizer(checkpoint, &state, OPTIMIZER_ADAMW, optimizer);
     EXPECT(optimizer->step == step, "%lld updates after step %d", (long long)optimizer->step, step);
     return (Weights){ download(tensor_table_flat(&gpt->master.table, F32)),
                       download(optimizer->m),

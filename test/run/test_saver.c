@@ -125,9 +125,9 @@ TEST(an_error_then_a_success) {
 
 /* A save after a validation; loss 0: without one. */
 static void start_validated(Saver *saver, int64_t step, TrainState *state, double loss) {
-    ValHistory *val = saver->val;
-    if (loss > 0) val_history_add(val, step, loss);
-    if (val->best.step == step) val->best.is_extra = step % 10 != 0;
+    BestLoss *best = saver->best;
+    if (loss > 0) best_loss_add(best, step, loss);
+    if (best->step == step) best->is_extra = step % 10 != 0;
     *state = state_of(step);
     saver_save(saver, state);
 }
@@ -148,10 +148,10 @@ TEST(the_best_is_linked_and_kept) {
         const int step = cases[i].step;
         if (step == 16) limit_file_size(100);
         start_validated(&saver, step, &state, cases[i].loss);
-        const int64_t best = saver.val->best.step;
+        const int64_t best = saver.best->step;
         saver_finish(&saver);
         limit_file_size(RLIM_INFINITY);
-        EXPECT(saver.val->best.step == (step == 16 ? 15 : best), "the best is %d", (int)saver.val->best.step);
+        EXPECT(saver.best->step == (step == 16 ? 15 : best), "the best is %d", (int)saver.best->step);
         EXPECT(saver.failed == (step == 16), "step %d: %s", step, saver.message);
         EXPECT_STEPS(out, cases[i].want);
     }
@@ -165,7 +165,7 @@ TEST(the_best_is_linked_and_kept) {
     limit_file_size(RLIM_INFINITY);
     start(&saver, 22);                       /* before the next validation */
     expect_saved(&saver, "best=18 18 22");
-    EXPECT(checkpoint_load_state(IN_SCRATCH("best/step-00000022")).val.best.loss == 1.2, "the state has it, too");
+    EXPECT(checkpoint_load_state(IN_SCRATCH("best/step-00000022")).best.loss == 1.2, "the state has it, too");
     close_saver(&saver);
 
     /* keep 0: only what was saved for nothing else is removed, but for the files of a user */
@@ -187,7 +187,7 @@ TEST(the_best_is_linked_and_kept) {
     start_validated(&saver, 25, &state, 0);
     close_saver(&saver);
     state = checkpoint_load_state(IN_SCRATCH("best-2/step-00000025"));
-    val_history_add(&state.val, 25, 1);
+    best_loss_add(&state.best, 25, 1);
     saver = resume_saver(IN_SCRATCH("best-2"), trainer, 2, &state);
     EXPECT_STEPS(IN_SCRATCH("best-2"), "best=25 20 25");
     close_saver(&saver);
@@ -219,12 +219,12 @@ TEST(a_resume_links_the_best) {
     }
     EXPECT_STEPS(out, "best= 2 3 4 5");
     saver.keep = 1;
-    saver.val->best.is_extra = 0;
+    saver.best->is_extra = 0;
     start_validated(&saver, 6, &state, 0);
     finish(&saver);
     EXPECT_STEPS(out, "best= 2 6");         /* the best, to which nothing is linked */
     EXPECT(!rmdir(link) && !symlink("step-00000002", link), "a link again");
-    *saver.val = (ValHistory){0};
+    *saver.best = (BestLoss){0};
     start_validated(&saver, 7, &(TrainState){0}, 0);
     expect_saved(&saver, "best=2 2 7");     /* the linked one, which does not count as best: of other data */
     close_saver(&saver);
@@ -235,11 +235,11 @@ TEST(the_lowest_val_loss_is_the_best) {
         { NAN, 0, 1 }, { INFINITY, 0, 2 }, { 5, 3, 0 }, { 6, 3, 1 }, { 5, 3, 2 }, { 4, 6, 0 }, { NAN, 6, 1 },
         { 4.1, 6, 2 }, { 3, 9, 0 },
     };
-    ValHistory h = {0};
+    BestLoss h = {0};
     for (int i = 0; i < COUNT(cases); i++) {
-        val_history_add(&h, i + 1, cases[i].loss);
-        EXPECT(h.best.step == cases[i].best && h.since_best == cases[i].since, "validation %d: best %lld, %lld since",
-               i + 1, (long long)h.best.step, (long long)h.since_best);
+        best_loss_add(&h, i + 1, cases[i].loss);
+        EXPECT(h.step == cases[i].best && h.since == cases[i].since, "validation %d: best %lld, %lld since",
+               i + 1, (long long)h.step, (long long)h.since);
     }
 }
 
