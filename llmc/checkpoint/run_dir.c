@@ -233,15 +233,14 @@ Tokenizer *tokenizer_choose(const Settings *s, int is_given, const char *from, i
     REQUIRE(saved != TOKENIZER_BYTES, "--tokenizer %s: the tokens of %s are bytes; want no --tokenizer", s->tokenizer,
             from);
     Tokenizer *named = tokenizer_open(s->tokenizer);
-    const int ids = named->v.V;
     if (is_bpe) {
         REQUIRE(bpe_fingerprint(saved) == bpe_fingerprint(named), "--tokenizer %s: not the one of %s; want "
                 "no --tokenizer: a checkpoint has its own", s->tokenizer, from);
         bpe_free(named);
         return saved;
     }
-    if (from && V - ids >= 128 && !comm_rank)           /* vocabularies are padded to multiples of up to 128 */
+    if (from && V - named->v.V >= 128 && !comm_rank)           /* vocabularies are padded to multiples of up to 128 */
         print_line(stderr, "warning: %s: a tokenizer of %d tokens, the model has %d: is it the model's own?",
-                   s->tokenizer, ids, V);
+                   s->tokenizer, named->v.V, V);
     return named;
 }

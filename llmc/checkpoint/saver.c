@@ -113,7 +113,6 @@ void saver_save(Saver *s, const TrainState *state) {
 }
 
 void saver_close(Saver *s) {
-    if (!s->dir) return;
     saver_finish(s);
     REQUIRE(!s->failed, "the last checkpoint could not be written (see above): correct the cause; --resume %s then "
             "continues from an earlier one, if there is one", shell_word(s->dir->path));

@@ -122,11 +122,11 @@ static void linear_backward(GPT *m, Tensor dx, Tensor dweight, Tensor dbias, Ten
     if (n.x_pre_gelu.data) gelu_backward(dx, dx, n.x_pre_gelu, dx_bias, into);
 }
 
-/* Called before the forward pass of a group, or after its backward pass. */
+/* Called before the forward pass of a group, or after its backward pass, with each launch where it is recorded. */
 static void at_group(GroupHook *hook, void *context, int group) {
     if (!hook) return;
     device_overlap_wait();
-    hook(context, group);
+    device_graph_call(hook, context, group);
 }
 
 /* x + branch -> gelu: a block's MLP without its last op. An absent branch: x is res1. */

@@ -65,8 +65,6 @@ static void wait_for_group(void *optimizer, int group) {
     *op = (CommOp){0};
 }
 
-static void before_group(void *optimizer, int group) { device_graph_call(wait_for_group, optimizer, group); }
-
 static Tensor flat_alloc(size_t bytes, const char *what) {
     return tensor_of(device_alloc(bytes, what), F32, 1, (int64_t)(bytes / sizeof(float)));
 }
@@ -82,7 +80,7 @@ void optimizer_create(Optimizer *o, GPT *model) {
         if (model->config.dtype != F32) o->master = flat_alloc(memory.m, "the slice of the parameters in f32");
         o->gathered = host_alloc((size_t)o->slices * sizeof *o->gathered, "the operations of ZeRO");
         comm_reserve(memory.reduce);
-        model->before_group = before_group;
+        model->before_group = wait_for_group;
         model->before_context = o;
     }
     set_slices(o);
@@ -126,8 +124,6 @@ static void muon_step(const Optimizer *o) {
     }
 }
 
-static void (*const matrix_updates[])(const Optimizer *) = { [OPTIMIZER_ADAMW] = NULL, [OPTIMIZER_MUON] = muon_step };
-
 /* ---- A step */
 
 void optimizer_begin(Optimizer *o, const Settings *s, double learning_rate) {
@@ -145,14 +141,12 @@ void optimizer_begin(Optimizer *o, const Settings *s, double learning_rate) {
 }
 
 /* A group of blocks is complete with its first one, the last in the backward pass. */
-static void reduce_group(void *optimizer, int group) {
+void optimizer_reduce(void *optimizer, int group) {
     Optimizer *o = optimizer;
     const Params *grads = &o->model->grads;
     if (group > 0 && group < o->model->config.L && group % grads->group_blocks) return;
     o->reduced[group == FIRST_GROUP] = comm_reduce_scatter(params_group(grads, index_of(o, group), F32));
 }
-
-void optimizer_reduce(void *optimizer, int group) { device_graph_call(reduce_group, optimizer, group); }
 
 static void issue_update(Optimizer *o) {
     const Params *params = &o->model->params;
@@ -163,7 +157,7 @@ static void issue_update(Optimizer *o) {
     /* stop, save, loss, and square_sum, as each rank has the gradients of its slices only */
     if (comm_size > 1) comm_wait(comm_all_reduce(tensor_of(&o->stats->stop, F64, 1, 4)));
     update_decide(o->stats);
-    if (o->batch) matrix_updates[o->model->config.optimizer](o);
+    if (o->batch) muon_step(o);
     for (int i = 0; i < o->slices; i++) {
         const Slice *s = &o->slice[i];
         adamw_update(s->param, s->param_bf16, s->m, s->v, s->grad, o->rows + s->first_row, s->rows, o->stats);
