@@ -53,12 +53,6 @@ static void free_words(Words *w) {
     free(w);
 }
 
-struct BpeTrainer { Words *words; };        /* a list: those of each core that no thread adds to */
-
-BpeTrainer *bpe_trainer_create(void) {
-    return host_alloc(sizeof(BpeTrainer), "a tokenizer's training");
-}
-
 static Words *take_words(BpeTrainer *t) {
     Words *words;
     #pragma omp critical
@@ -222,7 +216,6 @@ static Words *unite_words(BpeTrainer *t) {
         for (size_t i = 0; other->slot && i <= other->mask; i++)
             if (other->slot[i].text) add_word(all, other->slot[i].text, other->slot[i].size, other->slot[i].count);
     }
-    free(t);
     return all;
 }
 

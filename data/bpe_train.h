@@ -4,16 +4,14 @@
    their letters (bpe_letter), the merged tokens, <|endoftext|> as the last. */
 #ifndef LLMC_BPE_TRAIN_H
 #define LLMC_BPE_TRAIN_H
-#include "../llmc/text/bpe.h"
+#include "texts.h"
 
-typedef struct BpeTrainer BpeTrainer;
-
-BpeTrainer *bpe_trainer_create(void);
+typedef struct { struct Words *words; } BpeTrainer;     /* {0} at first; a list, those of each core */
 
 /* Counts the words of texts, on all cores. A long one can come in spans that end at bpe_words_cut. */
 void bpe_trainer_add(BpeTrainer *trainer, const BpeSpan *span, size_t count);
 
-/* A tokenizer of vocab_size >= 257 tokens, fewer when no pair occurs twice, and frees the trainer. */
+/* A tokenizer of vocab_size >= 257 tokens, fewer when no pair occurs twice. Frees what the trainer has. */
 Tokenizer *bpe_train(BpeTrainer *trainer, int vocab_size);
 
 #endif

@@ -84,6 +84,21 @@ static ShardWriter shard_writer(Tokenizer *bpe, Texts *texts) {
                           .width = bpe->v.V <= 1 << 16 ? 2 : 4, .errors = -1 };
 }
 
+/* On all cores. The ids of a span are written where it could begin at the latest, then all are moved together. */
+static size_t encode_spans(const Tokenizer *b, BpeSpan *span, size_t count, int32_t *ids) {
+    size_t total = 0;
+    #pragma omp parallel for schedule(dynamic, 4)
+    for (size_t i = 0; i < count; i++) {
+        int32_t *to = ids + span[i].start;
+        span[i].tokens = span[i].begins && b->v.end_of_text >= 0;
+        if (span[i].tokens) *to = b->v.end_of_text;
+        span[i].tokens += bpe_encode(b, span[i].text, span[i].size, to + span[i].tokens);
+    }
+    for (size_t i = 0; i < count; total += span[i++].tokens)
+        memmove(ids + total, ids + span[i].start, span[i].tokens * sizeof *ids);
+    return total;
+}
+
 /* Sets ids to the tokens of the next batch and returns their number, 0 = the end. <|endoftext|> goes in front of every
    document; with DOCUMENT_MARK it replaces every mark. */
 static size_t shard_next_ids(ShardWriter *w) {
@@ -92,7 +107,7 @@ static size_t shard_next_ids(ShardWriter *w) {
     REQUIRE(!is_end || w->total, "%s: the texts are empty", t->path[0]);
     if (is_end) return 0;
     while (w->room < t->batch_bytes) w->ids = host_grow(w->ids, w->room, &w->room, sizeof *w->ids, "the tokens");
-    const size_t count = bpe_encode_spans(w->bpe, t->span, t->span_count, w->ids);
+    const size_t count = encode_spans(w->bpe, t->span, t->span_count, w->ids);
     w->total += (int64_t)count;
     print_progress("tokenizing", (double)t->done / (double)t->bytes, w->start_s);
     return count;

@@ -21,7 +21,9 @@ Texts texts_open(const char *const *path, int count, DocumentKind kind, const ch
 
 static void add_span(Texts *t, const void *text, size_t size, int begins) {
     t->span = host_grow(t->span, t->span_count, &t->span_room, sizeof *t->span, "the texts");
-    t->span[t->span_count++] = (BpeSpan){ .text = text, .size = size, .begins = begins };
+    BpeSpan *span = &t->span[t->span_count++];
+    *span = (BpeSpan){ .text = text, .size = size, .begins = begins };
+    if (span > t->span) span->start = span[-1].start + span[-1].size + 1;
     t->batch_bytes += size + sizeof(BpeSpan);
     t->documents += begins;
 }

@@ -4,6 +4,10 @@
 #include "../llmc/text/bpe.h"
 #include "../llmc/tokens/data_files.h"
 
+/* A part of a text; begins: the end-of-text token, if there is one, goes in front of it. start: of the spans before
+   it the bytes and one more each; tokens: its own, once they are known. */
+typedef struct { const unsigned char *text; size_t size, start, tokens; int begins; } BpeSpan;
+
 typedef struct {
     const char  *const *path;
     FileMap     *map;               /* one per file, until texts_close */

@@ -46,10 +46,10 @@ static void train(Texts *texts) {
     directory_make(out);
     REQUIRE(directory_lock(out).fd, "%s: another process writes to this directory: want another --out", out);
     bpe_require_none(out);
-    BpeTrainer *trainer = bpe_trainer_create();
-    while (texts_next(texts)) bpe_trainer_add(trainer, texts->span, texts->span_count);
+    BpeTrainer trainer = {0};
+    while (texts_next(texts)) bpe_trainer_add(&trainer, texts->span, texts->span_count);
     REQUIRE(texts->documents, "%s: the texts are empty", texts->path[0]);
-    Tokenizer *bpe = bpe_train(trainer, (int)vocab_size);
+    Tokenizer *bpe = bpe_train(&trainer, (int)vocab_size);
     stop_open();                        /* from here on a signal does not cut the files short */
     bpe_write(bpe, out);
     const BpeVocabulary *v = &bpe->v;

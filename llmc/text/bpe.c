@@ -275,26 +275,6 @@ size_t bpe_encode(const Tokenizer *b, const void *text, size_t size, int32_t *id
     return (size_t)(out - ids);
 }
 
-/* The ids of a span are written where it could begin at the latest, then all are moved together. */
-size_t bpe_encode_spans(const Tokenizer *b, const BpeSpan *span, size_t spans, int32_t *ids) {
-    size_t *start = host_alloc((2 * spans + 1) * sizeof *start, "the parts of a text"), *count = start + spans + 1;
-    size_t total = 0;
-    for (size_t i = 0; i < spans; i++) start[i + 1] = start[i] + span[i].size + 1;
-    #pragma omp parallel for schedule(dynamic, 4)
-    for (size_t i = 0; i < spans; i++) {
-        int32_t *to = ids + start[i];
-        count[i] = span[i].begins && b->v.end_of_text >= 0;
-        if (count[i]) *to = b->v.end_of_text;
-        count[i] += bpe_encode(b, span[i].text, span[i].size, to + count[i]);
-    }
-    for (size_t i = 0; i < spans; i++) {
-        memmove(ids + total, ids + start[i], count[i] * sizeof *ids);
-        total += count[i];
-    }
-    free(start);
-    return total;
-}
-
 size_t bpe_encode_special(const Tokenizer *b, const void *text, size_t size, int32_t *ids) {
     const unsigned char *bytes = text;
     size_t count = 0, start = 0;

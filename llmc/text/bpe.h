@@ -46,12 +46,6 @@ uint64_t bpe_fingerprint(const Tokenizer *tokenizer);        /* a hash of the vo
    words and their ids in memory, up to 8 MiB per thread. */
 size_t bpe_encode(const Tokenizer *tokenizer, const void *text, size_t size, int32_t *ids);
 
-/* A part of a text; begins: the end-of-text token, if there is one, goes in front of it. */
-typedef struct { const unsigned char *text; size_t size; int begins; } BpeSpan;
-
-/* Encodes spans, each on its own, on all cores. ids: room for all bytes and one more per span. */
-size_t bpe_encode_spans(const Tokenizer *tokenizer, const BpeSpan *span, size_t count, int32_t *ids);
-
 /* As bpe_encode, where the text of a special token becomes its id, the longest at each place. */
 size_t bpe_encode_special(const Tokenizer *tokenizer, const void *text, size_t size, int32_t *ids);
 

@@ -346,13 +346,13 @@ TEST(cut_merges) {
 
 static Tokenizer *trained(const char *path, int vocab_size, size_t part) {
     FileMap map = file_map(path);
-    BpeTrainer *trainer = bpe_trainer_create();
+    BpeTrainer trainer = {0};
     for (size_t at = 0, end; at < (size_t)map.size; at = end) {
         end = bpe_words_cut(map.bytes, (size_t)map.size, at + part);
-        bpe_trainer_add(trainer, &(BpeSpan){ .text = map.bytes + at, .size = end - at }, 1);
+        bpe_trainer_add(&trainer, &(BpeSpan){ .text = map.bytes + at, .size = end - at }, 1);
     }
     file_unmap(map);
-    return kept(bpe_train(trainer, vocab_size));
+    return kept(bpe_train(&trainer, vocab_size));
 }
 
 TEST(merges_of_huggingface) {
@@ -370,9 +370,9 @@ TEST(merges_of_huggingface) {
     bpe = trained(REFERENCE "/train.txt", 257, 1000);
     v = &bpe->v;
     EXPECT(v->merge_count == 0 && v->end_of_text == 256, "%d merges, %d", v->merge_count, v->end_of_text);
-    BpeTrainer *trainer = bpe_trainer_create();
-    EXPECT_FAILS("--vocab-size 256: want 257 or more", bpe_train(trainer, 256));
-    bpe_free(bpe_train(trainer, 257));
+    BpeTrainer trainer = {0};
+    EXPECT_FAILS("--vocab-size 256: want 257 or more", bpe_train(&trainer, 256));
+    bpe_free(bpe_train(&trainer, 257));
 }
 
 int main(void) {
