@@ -69,6 +69,7 @@ static void report_result(Saver *s) {
     const int64_t step = s->snapshot.state.step;
     s->running = 0;
     if (*s->message) report_warning(s->report, "%s", s->message);
+    s->saved_best.since = s->best->since;       /* --early-stop: all ranks have counted, rank 0 alone is here */
     if (s->failed && s->best->step == step) *s->best = s->saved_best;
     if (s->failed) return;
     s->saved_best = s->snapshot.state.best;
