@@ -1,21 +1,10 @@
 /* train_gpt - Trains GPT-2 models, evaluates them, and generates text. The options: llmc/options/settings.h. */
-#include <math.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include "kernels/check.h"
-#include "kernels/comm.h"
-#include "kernels/device.h"
-#include "llmc/base/files.h"
-#include "llmc/base/os.h"
 #include "llmc/checkpoint/resume.h"
 #include "llmc/checkpoint/saver.h"
 #include "llmc/model/model_config.h"
-#include "llmc/options/settings.h"
 #include "llmc/ranks/launch.h"
 #include "llmc/ranks/ranks.h"
 #include "llmc/train/autotune_cache.h"
-#include "llmc/train/evaluate.h"
 #include "llmc/train/schedule.h"
 #include "llmc/train/train_step.h"
 #include "llmc/use/generate.h"

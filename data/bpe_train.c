@@ -1,10 +1,5 @@
 #include "bpe_train.h"
-#include <stdlib.h>
-#include <string.h>
-#include "../kernels/check.h"
 #include "../llmc/text/bpe_files.h"
-#include "../llmc/base/files.h"
-#include "../llmc/base/os.h"
 
 enum { MIN_FREQUENCY = 2 };
 

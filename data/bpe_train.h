@@ -2,8 +2,7 @@
    (initial_alphabet ByteLevel.alphabet(), min_frequency 2, tokenizers 0.23): the most frequent pair is merged next, of
    equally frequent ones the pair with the lower left id, then the lower right one. Ids: the 256 bytes in the order of
    their letters (bpe_letter), the merged tokens, <|endoftext|> as the last. */
-#ifndef LLMC_BPE_TRAIN_H
-#define LLMC_BPE_TRAIN_H
+#pragma once
 #include "texts.h"
 
 typedef struct { struct Words *words; } BpeTrainer;     /* {0} at first; a list, those of each core */
@@ -13,5 +12,3 @@ void bpe_trainer_add(BpeTrainer *trainer, const BpeSpan *span, size_t count);
 
 /* A tokenizer of vocab_size >= 257 tokens, fewer when no pair occurs twice. Frees what the trainer has. */
 Tokenizer *bpe_train(BpeTrainer *trainer, int vocab_size);
-
-#endif

@@ -1,15 +1,7 @@
 #include "shard_writer.h"
 #include <dirent.h>
-#include <errno.h>
 #include <fnmatch.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include "../kernels/check.h"
-#include "../llmc/base/files.h"
-#include "../llmc/base/os.h"
 #include "../llmc/text/bpe_files.h"
 
 /* ---- A tokenizer */

@@ -1,6 +1,5 @@
 /* shard_writer.h - The tokens of texts, as a directory of shards or one shard, and the directory of a tokenizer. */
-#ifndef DATA_SHARD_WRITER_H
-#define DATA_SHARD_WRITER_H
+#pragma once
 #include "texts.h"
 
 /* Both end the process with EXIT_TRY_AGAIN when a stop is requested (llmc/base/os.h), and fail on empty texts and on
@@ -19,5 +18,3 @@ void shard_write_all(Tokenizer *bpe, Texts *texts, const char *path, uint64_t ha
    stays as it is; fails where it has another one, or a part of one. */
 void bpe_write(const Tokenizer *bpe, const char *dir);
 void bpe_require_none(const char *dir);             /* fails where the directory has a file of a tokenizer */
-
-#endif

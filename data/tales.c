@@ -15,16 +15,7 @@
    the whole file, with a probability of at most exp(-k) (Markov's inequality for the ratio of the two probabilities of
    the file): a loss below the floor means a leak. Models stay above it by what they have not learned and by what their
    context cannot hold: a tale has some 550 bytes. */
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include "../kernels/check.h"
-#include "../llmc/base/files.h"
 #include "../llmc/options/options.h"
-#include "../llmc/base/random.h"
 #include "tales_grammar.h"
 
 enum { TALE_BYTES = 4096, TALE_CHOICES = 1024, VARIABLES = 16 };

@@ -13,8 +13,7 @@
 
    The grammar is unambiguous because no word of a class is a prefix of another, and two bodies of a rule differ before
    one of them ends. test/text/test_tales.c verifies that a tale has one derivation. */
-#ifndef DATA_TALES_GRAMMAR_H
-#define DATA_TALES_GRAMMAR_H
+#pragma once
 
 enum { MAX_WORDS = 64, MAX_BODIES = 12 };
 
@@ -364,5 +363,3 @@ static const Rule rules[] = {
         { 1, "\"You are [=nature.a] and [=nature] friend,\" <said hero>" },
         { 1, "For supper [hero] had <meal>, and [friend] had <meal>." } } },
 };
-
-#endif

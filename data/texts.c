@@ -1,9 +1,4 @@
 #include "texts.h"
-#include <stdlib.h>
-#include <string.h>
-#include "../kernels/check.h"
-#include "../llmc/base/json.h"
-#include "../llmc/base/os.h"
 
 enum { BATCH = 1 << 24, PART = 1 << 18, MARK = sizeof DOCUMENT_END - 1 };     /* bytes of a batch, a part, a mark */
 

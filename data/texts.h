@@ -1,6 +1,5 @@
 /* texts.h - Text files as documents, read in batches of bounded size, for the tokenizer. */
-#ifndef DATA_TEXTS_H
-#define DATA_TEXTS_H
+#pragma once
 #include "../llmc/text/bpe.h"
 #include "../llmc/tokens/data_files.h"
 
@@ -38,5 +37,3 @@ Texts texts_open(const char *const *path, int count, DocumentKind kind, const ch
    Fails, with file and line, on a line that is not JSON or lacks the field. */
 int  texts_next(Texts *texts);
 void texts_close(Texts *texts);
-
-#endif

@@ -1,13 +1,7 @@
 /* tokenize - Texts to token shards for train_gpt, and the training of a tokenizer. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include "../kernels/check.h"
 #include "../llmc/text/bpe_files.h"
 #include "bpe_train.h"
 #include "../llmc/options/settings.h"
-#include "../llmc/base/os.h"
 #include "shard_writer.h"
 
 static const char *tokenizer, *out, *documents, *field, *shard, *hash;

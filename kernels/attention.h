@@ -9,8 +9,7 @@
 
    With dropout, out = c (M o P) v: M is 0 or 1, c = dropout_scale(rate), both as in dropout.h. The mask M is a function
    of the sequence, h, i and j: the same for every implementation, in both passes, however a batch is split. */
-#ifndef KERNELS_ATTENTION_H
-#define KERNELS_ATTENTION_H
+#pragma once
 #include "dropout.h"
 #include "tensor.h"
 
@@ -77,5 +76,3 @@ void cache_append(Tensor cache, Tensor rows, Tensor position);
 
 size_t attention_row_bytes(const AttentionSpec *s);         /* a float per query row: lse, or delta */
 size_t attention_no_bytes (const AttentionSpec *s);         /* 0 */
-
-#endif

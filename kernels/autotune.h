@@ -1,8 +1,7 @@
 /* autotune.h - Choices among ways to compute the same, made by measurement: which algorithm, one kernel or two.
    A choice changes the rounding of results, so a resume has to make the same ones: their text is stored with a
    checkpoint, and in a cache file (llmc/train/autotune_cache.h). Called from one host thread at a time. */
-#ifndef KERNELS_AUTOTUNE_H
-#define KERNELS_AUTOTUNE_H
+#pragma once
 
 /* 1 during a training step: an op uses a choice, else the cached one, else it measures, and waits for the device.
    0, the default: it uses a choice, else a fixed algorithm: validation and sampling do not depend on the cache. */
@@ -22,5 +21,3 @@ const char *autotune_cache(void);
 /* Replaces all choices made. 0, and nothing is replaced: the text is of another machine or cut short. */
 int  autotune_adopt(const char *text);
 void autotune_set_cache(const char *text);              /* such a text: an empty one. The choices made are added */
-
-#endif

@@ -1,6 +1,5 @@
 /* check.h - Errors end the program at once, with one line: what, got, want, and what to do. */
-#ifndef KERNELS_CHECK_H
-#define KERNELS_CHECK_H
+#pragma once
 
 #define REQUIRE(condition, ...) do { if (!(condition)) fail(__VA_ARGS__); } while (0)
 
@@ -20,5 +19,3 @@ extern void (*fail_hook)(const char *message);
    had allocated is leaked. Affects the calling thread only, and may be nested. */
 enum { FAIL_LENGTH = 2048 };
 int fails(void (*f)(void *), void *argument, char message[FAIL_LENGTH]);
-
-#endif

@@ -1,6 +1,5 @@
 /* check_ops.h - The operands of an op must fit together. Host code, the first lines of an op. */
-#ifndef KERNELS_CHECK_OPS_H
-#define KERNELS_CHECK_OPS_H
+#pragma once
 #include "check.h"
 #include "tensor.h"
 
@@ -44,5 +43,3 @@ void check_convert(const char *op, Tensor to, Tensor from);
 void check_add(Tensor to, Tensor sum, Tensor from);
 void check_fill(Tensor t);
 void check_attention_merge(Tensor merged, Tensor lse, Tensor out, Tensor part, Tensor part_lse);
-
-#endif

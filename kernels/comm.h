@@ -1,7 +1,6 @@
 /* comm.h - Collectives over the ranks of a run, one process per rank. Over NCCL on GPUs; over sockets on the
    CPU, for tests. Counts are elements. Errors of NCCL come with rank, host, device and a hint. */
-#ifndef KERNELS_COMM_H
-#define KERNELS_COMM_H
+#pragma once
 #include "tensor.h"
 
 extern int comm_rank, comm_size;        /* 0 and 1 when alone */
@@ -56,5 +55,3 @@ const char *comm_error(void);
    other threads do not return from comm_wait, device_wait and device_download. The process exits next. This call can
    hang: the caller limits its time. */
 void comm_abort(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* comm_backend.h - What comm.c and the backends' part of the collectives (cpu/comm.c, cuda/comm_nccl.c,
    cuda/comm_none.c) need from each other. */
-#ifndef KERNELS_COMM_BACKEND_H
-#define KERNELS_COMM_BACKEND_H
+#pragma once
 #include "comm.h"
 
 typedef enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, EXCHANGE } CommKind;
@@ -15,5 +14,3 @@ CommOp comm_start_exchange(const CommTransfer *transfers, int count);   /* packe
 const char *comm_kind_name(CommKind kind);     /* "all-reduce" */
 const char *comm_where(void);                  /* "rank 1 of 4 on HOST, NVIDIA H200 0000:17:00.0" */
 double      comm_now(void);                    /* seconds, monotonic */
-
-#endif

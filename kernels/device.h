@@ -1,8 +1,7 @@
 /* device.h - The device of the linked backend: its memory and its properties.
    One process drives one device with one stream of work, and one beside it during an overlap (below); they belong to
    the backend, so no op takes them. */
-#ifndef KERNELS_DEVICE_H
-#define KERNELS_DEVICE_H
+#pragma once
 #include "tensor.h"
 
 typedef struct {
@@ -97,5 +96,3 @@ void   device_freeze_weights(int frozen);
    the backend's own. The CPU ignores it. */
 void  device_use_stream(void *stream);
 void  device_wait(void);                               /* until all work issued so far is done */
-
-#endif

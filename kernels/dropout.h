@@ -1,8 +1,7 @@
 /* dropout.h - Dropout (Srivastava et al. 2014) with masks that are drawn again where they are needed, never
    stored: whether an element is kept is a function of its place, the same on every backend, for every tiling, split of
    the batch and number of ranks. */
-#ifndef KERNELS_DROPOUT_H
-#define KERNELS_DROPOUT_H
+#pragma once
 #include "philox.h"
 #include "tensor.h"
 
@@ -81,5 +80,3 @@ PHILOX_FUNCTION int dropout_bit(Random64 kept, int i, int j) { return kept.word[
 /* out, x (B,T,C), packed: out = x * scale where the mask of row t, column c, head 0 keeps the element, else 0. out may
    be x. It is its own backward pass: dx = dropout(dout). */
 void dropout(Tensor out, Tensor x, const Dropout *d);
-
-#endif

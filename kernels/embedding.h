@@ -2,8 +2,7 @@
    tokens (B,T) I32 in [0, Vp); wte (Vp,C); wpe (at least T, C); x, dx (B,T,C); position I32, of each token of a
    sequence (T), or of the first (1); absent: of the first, 0. A token out of range fails on the CPU, and ends the
    program by an assertion on a GPU; that positions are rows of wpe is not checked. */
-#ifndef KERNELS_EMBEDDING_H
-#define KERNELS_EMBEDDING_H
+#pragma once
 #include "tensor.h"
 
 /* x = wte[token] + wpe[position] */
@@ -17,5 +16,3 @@ void embedding_sort(Tensor tokens, int64_t Vp);
    time; dwpe F32 = or += : rows without a position become 0 with OVERWRITE. position is absent, or (T) with distinct
    elements; dwpe is then packed. */
 void embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor position, Into dwpe_into);
-
-#endif

@@ -1,6 +1,5 @@
 /* fp8.h - Operands of matmul_fp8_* (matmul.h). GPUs of compute capability 8.9 and newer; others and the CPU refuse. */
-#ifndef KERNELS_FP8_H
-#define KERNELS_FP8_H
+#pragma once
 #include "tensor.h"
 
 /* q (B,T,C) E4M3 = x (B,T,C) BF16, rounded to nearest, ties to even; qt (C, B T) E4M3 = its transpose, the same bits.
@@ -10,5 +9,3 @@ void quantize(Tensor q, Tensor qt, Tensor x);
 
 /* The same of gelu(x), which is not rounded to bf16. x.max is not read. */
 void quantize_gelu(Tensor q, Tensor qt, Tensor x);
-
-#endif

@@ -1,7 +1,6 @@
 /* gelu.h - GELU, tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415):
    y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). All tensors of one shape, packed. */
-#ifndef KERNELS_GELU_H
-#define KERNELS_GELU_H
+#pragma once
 #include "tensor.h"
 
 void gelu_forward(Tensor y, Tensor x);
@@ -10,5 +9,3 @@ void gelu_forward(Tensor y, Tensor x);
    of a bias that was added to x. Absent: not computed. The end of the sums is a part beside the stream
    (device_side_begin). Writes dx.max. */
 void gelu_backward(Tensor dx, Tensor dy, Tensor x, Tensor dx_sum, Into sum_into);
-
-#endif

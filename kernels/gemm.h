@@ -2,8 +2,7 @@
    Implemented by kernels/cpu/gemm.c and by kernels/cuda/gemm.c (cuBLASLt), a few rows by a dot product per element in
    both. Sums are made in f32, without TF32. The same operands give the same bits, whatever the number of threads; on a
    GPU with the same choice of an algorithm for the shape (autotune.h). Called from one host thread at a time. */
-#ifndef KERNELS_GEMM_H
-#define KERNELS_GEMM_H
+#pragma once
 #include "tensor.h"
 
 typedef enum { ROW_MAJOR, COLUMN_MAJOR } Layout;    /* COLUMN_MAJOR: memory holds the transpose, row after row */
@@ -37,5 +36,3 @@ const char *gemm_name(void);    /* "train_gpt", "cuBLASLt 13.1.0" */
 
 /* sum (columns) F32 = or += the sums of t's columns. Writes t.max. */
 void column_sums(Tensor sum, Tensor t, Into into);
-
-#endif

@@ -1,7 +1,6 @@
 /* head.h - The head of the model: matmul with the token table, softmax cross-entropy, and both gradients. The
    logits exist for a chunk of rows at a time. */
-#ifndef KERNELS_HEAD_H
-#define KERNELS_HEAD_H
+#pragma once
 #include "tensor.h"
 
 /* losses (B,T) F32 = -log softmax(x wte^T)[target], 0 where the target is -1 ("ignore");
@@ -20,5 +19,3 @@ void head_loss(Tensor losses, Tensor dx, Tensor dwte, Tensor x, Tensor wte, Tens
    absent: losses only. Another target fails on the CPU, on the GPU its loss is NaN. Exponentials and sums are made in
    f32. */
 void softmax_cross_entropy(Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int V, float dloss);
-
-#endif

@@ -1,7 +1,6 @@
 /* layernorm.h - Layer normalisation (Ba et al. 2016, arXiv 1607.06450), eps = 1e-5, fused with the addition of
    a residual branch. sum, normed, x, branch, dx, dnormed (B,T,C); mean, rstd (B,T) F32; weight, bias (C). */
-#ifndef KERNELS_LAYERNORM_H
-#define KERNELS_LAYERNORM_H
+#pragma once
 #include "tensor.h"
 
 /* sum = x + branch; normed = (sum - mean) * rstd * weight + bias, with rstd = 1 / sqrt(variance + 1e-5).
@@ -15,5 +14,3 @@ void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor r
    Writes dx.max. */
 void layernorm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_sum, Tensor dnormed,
                         Tensor x, Tensor mean, Tensor rstd, Tensor weight, Into dx_into, Into into);
-
-#endif

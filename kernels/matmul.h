@@ -1,8 +1,7 @@
 /* matmul.h - Linear layer, optionally followed or preceded by a GELU. out, pre_gelu, dout (B,T,N);
    x, x_pre_gelu, dx (B,T,K); weight (N,K); bias (N); dweight (N,K), dbias (N), dx_bias (K) F32. Any pitch; operands of
    a GELU are packed. */
-#ifndef KERNELS_MATMUL_H
-#define KERNELS_MATMUL_H
+#pragma once
 #include "tensor.h"
 
 /* out = x weight^T + bias; an absent bias is zero. out may be F32 where x is BF16 and there is no bias.
@@ -21,5 +20,3 @@ void matmul_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dx_bias, Te
    out = x weight^T + bias; dx = dout weight; dweight = or += dout^T x. Absent bias: zero; absent dx: not computed. */
 void matmul_fp8_forward(Tensor out, Tensor x, Tensor weight, Tensor bias);
 void matmul_fp8_backward(Tensor dx, Tensor dweight, Tensor dout, Tensor doutt, Tensor xt, Tensor weightt, Into into);
-
-#endif

@@ -1,8 +1,7 @@
 /* muon.h - Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for matrices: momentum whose update is nearly
    orthogonalised by Newton-Schulz. Its scale is Moonlight's (Liu et al. 2025, arXiv 2502.16982), which gives it the RMS
    of AdamW's updates: learning rate and weight decay are AdamW's. */
-#ifndef KERNELS_MUON_H
-#define KERNELS_MUON_H
+#pragma once
 #include "update.h"
 
 #define MUON_MOMENTUM 0.95f
@@ -19,5 +18,3 @@ enum { MUON_ITERATIONS = 5 };       /* odd */
 void   muon_update(Tensor param, Tensor param_bf16, Tensor m, Tensor grad, int64_t rows, void *scratch,
                    const StepStats *stats);
 size_t muon_scratch_bytes(int64_t rows, int64_t columns, int count);
-
-#endif

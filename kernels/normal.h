@@ -1,8 +1,7 @@
 /* normal.h - Normally distributed numbers from Philox, by Box and Muller 1958. The same bits on every backend, in host
    code and kernels, with any libm: every operation is an IEEE one, and where a product meets a sum it is an explicit
    fma. The series are Taylor's; the first term left out is below 2^-54 of the result. */
-#ifndef KERNELS_NORMAL_H
-#define KERNELS_NORMAL_H
+#pragma once
 #include <math.h>
 #include <string.h>
 #include "philox.h"
@@ -50,5 +49,3 @@ PHILOX_FUNCTION double normal_of(Random128 r) {
 /* t F32, packed, on the device: element i = mean + deviation * normal_of(Philox4x32-10 of the counter { i, i >> 32,
    word2, word3 } and the key), in double, rounded once. */
 void fill_normal(Tensor t, double mean, double deviation, uint64_t key, uint32_t word2, uint32_t word3);
-
-#endif

@@ -1,7 +1,6 @@
 /* philox.h - Philox4x32-10 and Philox2x32-7 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
    3"): random words as a function of a counter and a key, without a state. The same in host code and CUDA kernels. */
-#ifndef KERNELS_PHILOX_H
-#define KERNELS_PHILOX_H
+#pragma once
 #include <stdint.h>
 
 #ifdef __CUDACC__         /* also for kernels/normal.h and kernels/dropout.h */
@@ -49,5 +48,3 @@ PHILOX_FUNCTION Random64 philox2x32_round(Random64 state, uint32_t key) {
 #endif
     return (Random64){{ high ^ state.word[1] ^ key, 0xD256D193u * state.word[0] }};
 }
-
-#endif

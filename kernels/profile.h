@@ -1,6 +1,5 @@
 /* profile.h - Where the time of a step goes: milliseconds of each op on the device, beside a lower bound. */
-#ifndef KERNELS_PROFILE_H
-#define KERNELS_PROFILE_H
+#pragma once
 #include "tensor.h"
 
 /* Calls around the work of an op: bytes that it must read and write at least, FLOP that it must compute. Ops of one
@@ -23,5 +22,3 @@ void profile_begin(void);
 /* Ends the profile and prints the table: by op, milliseconds beside the larger of bytes / copy rate and FLOP / GEMM
    rate. steps: how many were profiled; step_ms: of one step without a profile. Fails where an op_end is missing. */
 void profile_end(Rates rates, int steps, double step_ms);
-
-#endif

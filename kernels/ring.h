@@ -6,8 +6,7 @@
 
    A sequence is cut into 2N chunks of ceil(T/2N) tokens, the last ones with fewer, or none. Rank r has chunks r and
    2N-1-r ("zigzag", Llama 3, arXiv 2407.21783): N/2 (T/N)^2 pairs of a query and a key on every rank. */
-#ifndef KERNELS_RING_H
-#define KERNELS_RING_H
+#pragma once
 #include "attention.h"
 
 /* `size` ranks share a sequence; this one is number `rank` of them, and their comm_ranks are consecutive. size 1: the
@@ -34,5 +33,3 @@ size_t      ring_workspace_bytes(const Ring *ring);
    (B,NH,T), over all keys. All ranks of the run call them together, with the same B, split.T and N. */
 void ring_forward (const Ring *ring, const AttentionOperands *o);
 void ring_backward(const Ring *ring, const AttentionOperands *o);
-
-#endif

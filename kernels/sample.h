@@ -1,6 +1,5 @@
 /* sample.h - The choice of the next token. */
-#ifndef KERNELS_SAMPLE_H
-#define KERNELS_SAMPLE_H
+#pragma once
 #include "tensor.h"
 
 typedef struct {
@@ -14,5 +13,3 @@ typedef struct {
    scratch. uniform (B) F64 in [0,1) inverts the cumulative probability in the order of the tokens. Tokens that are
    equally likely in f32 are kept or left out together. -1 - i: logit i is the first that is not finite. */
 void sample_tokens(Tensor tokens, Tensor logits, Tensor uniform, int V, Sampling sampling);
-
-#endif

@@ -1,6 +1,5 @@
 /* tensor.h - A view of device memory. Owns nothing, is passed by value. */
-#ifndef KERNELS_TENSOR_H
-#define KERNELS_TENSOR_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,5 +39,3 @@ const char *tensor_shape(Tensor t, char text[80]);   /* "(3,64,128)"; returns te
 Tensor tensor_flat(Tensor t);                                            /* (rows, columns) of the same memory */
 Tensor tensor_row_range   (Tensor t, int64_t first, int64_t count);      /* flat rows: (count, columns) */
 Tensor tensor_column_range(Tensor t, int64_t first, int64_t count);      /* q of qkv: the pitch stays */
-
-#endif

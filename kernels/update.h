@@ -1,8 +1,7 @@
 /* update.h - The end of a training step: loss, gradient norm, clipping, AdamW (Loshchilov and Hutter 2019,
    arXiv 1711.05101). Its inputs and results are one struct in device memory: a step does not wait for the host, and a
    non-finite gradient is detected before it reaches the weights. */
-#ifndef KERNELS_UPDATE_H
-#define KERNELS_UPDATE_H
+#pragma once
 #include "tensor.h"
 
 typedef struct {
@@ -52,5 +51,3 @@ void tensor_add    (Tensor to, Tensor sum, Tensor from);
 /* Range of the finite elements, and how many are not. Waits for the device. */
 typedef struct { int64_t nan_count, inf_count; double min, max; } TensorStats;
 TensorStats tensor_stats(Tensor t);
-
-#endif

@@ -1,16 +1,6 @@
 /* curves - Pages for a browser: curves, samples, warnings, settings, temperature and power of runs, read from the files
    of llmc/report/log.h. A page is an HTML file that carries its data, as JSON, and loads nothing else. */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 #include <report_page.inc>      /* static const char template[]: report_page.html, whose last line begins the data */
-#include "../kernels/check.h"
-#include "../llmc/base/files.h"
-#include "../llmc/base/json.h"
-#include "../llmc/base/os.h"
 #include "../llmc/report/log_reader.h"
 
 static const char usage[] =

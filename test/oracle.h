@@ -2,8 +2,7 @@
    Finite differences check it (test_oracle.c); it checks the ops of either backend (test_ops.c, test_attention.c).
    All arrays are host memory, packed, with the shapes of the op's own header; rows stands for B*T. Every output is
    written (=), gradients too: where an op accumulates, the caller adds. */
-#ifndef TEST_ORACLE_H
-#define TEST_ORACLE_H
+#pragma once
 #include "../kernels/attention.h"
 #include "../kernels/update.h"
 
@@ -75,5 +74,3 @@ void oracle_muon(double *param, double *m, const double *grad, int rows, int col
 
 /* x = H(u) x H(v) with the reflections H(u) = 1 - 2 u u^T / (u^T u): keeps the singular values; its own inverse. */
 void oracle_reflect(double *x, const double *u, const double *v, int rows, int columns);
-
-#endif

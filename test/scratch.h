@@ -1,10 +1,8 @@
 /* scratch.h - A directory for the files of a test, removed at the end. */
-#ifndef TEST_SCRATCH_H
-#define TEST_SCRATCH_H
+#pragma once
 #include "test.h"
 #include <fcntl.h>
 #include <sys/resource.h>
-#include "../llmc/base/files.h"
 #include "../llmc/base/json.h"
 #include "../llmc/base/random.h"
 
@@ -133,5 +131,3 @@ static inline void put_safetensors(const char *path, const char *header, const v
     if (data) memcpy(bytes + 8 + length, data, data_bytes);
     put(path, bytes, 8 + length + data_bytes);
 }
-
-#endif

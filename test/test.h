@@ -1,8 +1,7 @@
 /* test.h - The few lines that a test program needs. A test is TEST(its_name) { ... }; main returns test_all(), which
    runs all in the order of the file, or runs functions by name with RUN() and returns test_close(). Each prints "ok",
    "FAIL" or "skip" and its name; the last line is "N passed, N failed, N skipped". */
-#ifndef TEST_TEST_H
-#define TEST_TEST_H
+#pragma once
 #include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -168,5 +167,3 @@ static inline void expect_end(const char *part) {
    or test_in_process, where what they had allocated stays. Variables that they set are indeterminate afterwards. */
 #define EXPECT_FAILS(part, ...) do { if (expect_begin()) if (!setjmp(test_jump)) { __VA_ARGS__; } \
     expect_end(part); } while (0)
-
-#endif

@@ -1,6 +1,5 @@
 /* attention_cpu.h - What the attentions of the CPU share. */
-#ifndef KERNELS_CPU_ATTENTION_CPU_H
-#define KERNELS_CPU_ATTENTION_CPU_H
+#pragma once
 #include "../attention.h"
 #include "tile.h"
 #include "vecmath.h"
@@ -41,5 +40,3 @@ static inline int64_t keys_seen(const AttentionSpec *s, int64_t i) {
     const int64_t keys = diagonal_of(s) + i + 1;
     return keys < 0 ? 0 : min64(keys, s->Tk);
 }
-
-#endif

@@ -3,8 +3,7 @@
    A block of b, BLOCK_K rows of BLOCK_N columns, is packed into panels of TILE_N columns. TILE_M rows of a are copied
    into the L1 cache and multiplied by one panel after the other: c's TILE_M x TILE_N sums stay in registers over all of
    BLOCK_K. Each sum runs over k in order, block by block, so its bits depend on K alone. */
-#ifndef KERNELS_CPU_TILE_H
-#define KERNELS_CPU_TILE_H
+#pragma once
 #include "../gemm.h"
 
 #if defined(__AVX512F__)
@@ -34,5 +33,3 @@ void tile_multiply(const Gemm *g, int64_t m, int64_t n, int columns, int64_t k, 
 
 /* All of g in the calling thread. */
 void tile_gemm(Gemm g);
-
-#endif

@@ -1,7 +1,6 @@
 /* vecmath.h - Functions without branches, so that a plain loop over them becomes vector code, and sums over
    a row in several lanes in a fixed order. */
-#ifndef KERNELS_CPU_VECMATH_H
-#define KERNELS_CPU_VECMATH_H
+#pragma once
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -91,5 +90,3 @@ static inline float vec_dot(const float *x, const float *y, int64_t count) {
     LANE_SUM(sum, VEC_LANES, count, x[c] * y[c]);
     return sum;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* attention_cuda.h - What the attentions of this backend share. */
-#ifndef KERNELS_CUDA_ATTENTION_CUDA_H
-#define KERNELS_CUDA_ATTENTION_CUDA_H
+#pragma once
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -39,5 +38,4 @@ __device__ static inline TileIndex swizzled_tile(int index, int heads, int heads
     const int within = index - first * tiles, order = within / width;
     return { first + within % width, last_is_longest ? tiles - 1 - order : order };
 }
-#endif
 #endif

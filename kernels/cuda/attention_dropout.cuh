@@ -1,6 +1,5 @@
 /* attention_dropout.cuh - The mask of P (kernels/dropout.h) in the kernels of attention. */
-#ifndef KERNELS_CUDA_ATTENTION_DROPOUT_CUH
-#define KERNELS_CUDA_ATTENTION_DROPOUT_CUH
+#pragma once
 #include <type_traits>
 #include "attention_cuda.h"
 #include "ptx.cuh"
@@ -102,5 +101,3 @@ template<bool TRANSPOSED, int MT, int N> struct KeepDrawn {
 
 template<bool DROPOUT, bool TRANSPOSED, int MT, int N>
 using FragmentMask = std::conditional_t<DROPOUT, KeepDrawn<TRANSPOSED, MT, N>, KeepAll>;
-
-#endif

@@ -1,8 +1,7 @@
 /* attention_flash_sm90.cuh - Shared by the two passes of attention on Hopper (README.md, "Attention for Hopper"):
    pipelines, tile scheduler, the GEMMs of a warpgroup, epilogue. A producer warpgroup fetches tiles and issues TMA
    loads, two or three consumer warpgroups own 64 rows each and compute. */
-#ifndef KERNELS_CUDA_ATTENTION_FLASH_SM90_CUH
-#define KERNELS_CUDA_ATTENTION_FLASH_SM90_CUH
+#pragma once
 #include "attention_dropout.cuh"
 #include "ptx_sm90.cuh"
 
@@ -267,5 +266,3 @@ int         persistent_blocks(Problem &p, int cluster);     /* one per SM, at mo
 size_t attention_flash_sm90_workspace(const AttentionSpec *s);
 void   attention_flash_sm90_forward (const AttentionSpec *s, const AttentionOperands *o);
 void   attention_flash_sm90_backward(const AttentionSpec *s, const AttentionOperands *o);
-
-#endif

@@ -6,8 +6,7 @@
      C (16,8)   c0 (g, 2c) c1 (g, 2c+1) c2 (g+8, 2c) c3 (g+8, 2c+1)
    So two neighbouring C are one A of the next GEMM: P and dS never leave the registers. ldmatrix gives lane l of an
    8x8 matrix the elements (g, 2c..2c+1), with .trans (2c..2c+1, g); lane 8m + r says where row r of matrix m lies. */
-#ifndef KERNELS_CUDA_ATTENTION_MMA_CUH
-#define KERNELS_CUDA_ATTENTION_MMA_CUH
+#pragma once
 #include "attention_dropout.cuh"
 #include "ptx.cuh"
 
@@ -195,5 +194,3 @@ template<int KS, int MT, int N, class Mask = KeepAll> __device__ static inline v
         }
     }
 }
-
-#endif

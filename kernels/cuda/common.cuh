@@ -1,7 +1,6 @@
 /* common.cuh - Shared by the kernels: launches, 16-byte accesses, reductions in a fixed order.
    nvcc unrolls an innermost loop of up to 8 iterations by itself: it needs no #pragma unroll. */
-#ifndef KERNELS_CUDA_COMMON_CUH
-#define KERNELS_CUDA_COMMON_CUH
+#pragma once
 #include <initializer_list>
 #include <type_traits>
 #include <cuda_bf16.h>
@@ -219,5 +218,3 @@ template <class T, T over_warp(T)> __device__ inline T block_reduce(T x, T ident
    be called again at once. */
 template <class T> __device__ inline T block_sum(T x) { return block_reduce<T, warp_sum<32, T>>(x, T(0)); }
 __device__ inline float block_max(float x) { return block_reduce<float, warp_max<32>>(x, -INFINITY); }
-
-#endif

@@ -1,6 +1,5 @@
 /* cuda.h - The stream, and the checks of calls of the CUDA runtime and of cuBLAS, for C and C++. */
-#ifndef KERNELS_CUDA_CUDA_H
-#define KERNELS_CUDA_CUDA_H
+#pragma once
 #include <cuda_runtime.h>
 #ifdef __cplusplus
 extern "C" {
@@ -46,5 +45,3 @@ static inline cudaDataType_t cuda_type(DType dtype) {
     cublasStatus_t status_ = (call); \
     REQUIRE(status_ == CUBLAS_STATUS_SUCCESS, "cublas: %s: %s", #call, cublasGetStatusString(status_)); \
 } while (0)
-
-#endif

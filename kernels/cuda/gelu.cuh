@@ -2,8 +2,7 @@
    one exponential and one reciprocal an element. An H200 issues about 31 instructions, 4 of them to the special
    function unit, in the time that two bf16 take from and to memory: a tanhf (about 25, with a branch) would fill that
    budget, tanh.approx would not keep 8 bits (error 2^-11 of 1, but 1 + tanh cancels on the left). */
-#ifndef KERNELS_CUDA_GELU_CUH
-#define KERNELS_CUDA_GELU_CUH
+#pragma once
 #include "ptx.cuh"
 
 static constexpr float SCALE = 0.7978845608028654f, CUBE = 0.044715f;     /* sqrt(2/pi) */
@@ -37,5 +36,3 @@ template <class T> __device__ inline float gelu_slope(float x) {
     const float du = 2 * SCALE + 6 * SCALE * CUBE * (x * x);             /* of 2u; may overflow where the tail is 0 */
     return (x < 0 ? g.e * g.s : g.s) + (tail > 0 ? x * (tail * du) : 0.0f);
 }
-
-#endif

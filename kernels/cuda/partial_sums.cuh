@@ -1,8 +1,7 @@
 /* partial_sums.cuh - Sums over all blocks of a kernel in a fixed order. Column sums: every block writes
    its part, and a second kernel, which may run beside what follows, adds the parts up. A single sum: the last block to
    arrive adds. */
-#ifndef KERNELS_CUDA_PARTIAL_SUMS_CUH
-#define KERNELS_CUDA_PARTIAL_SUMS_CUH
+#pragma once
 #include "common.cuh"
 
 /* Low bits: how many blocks have arrived; the highest changes when all have, and the others are 0 again. */
@@ -60,5 +59,3 @@ template <int WIDTH> __device__ inline void partial_sums_write_tile(const Partia
     for (int i = 0; i < WARPS; i++) total += warp_total[i][at];
     s.partial[(int64_t)blockIdx.y * s.columns + column] = total;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* ptx.cuh - PTX instructions of sm_80, one function each, named as in the PTX ISA. Those of sm_90a are in
    ptx_sm90.cuh. */
-#ifndef KERNELS_CUDA_PTX_CUH
-#define KERNELS_CUDA_PTX_CUH
+#pragma once
 #include "common.cuh"
 
 #define DEVICE __device__ __forceinline__
@@ -70,5 +69,3 @@ template <int PENDING> DEVICE void cp_async_wait_group() {
     asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
 }
 DEVICE void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-#endif

@@ -3,8 +3,7 @@
 
    Tiles in shared memory have the layout CU_TENSOR_MAP_SWIZZLE_128B: panels of 64 columns, 128 bytes a row, 1024-byte
    aligned; the 16-byte chunk c of row r is stored at chunk c ^ r % 8. Head size 128 takes two panels. */
-#ifndef KERNELS_CUDA_PTX_SM90_CUH
-#define KERNELS_CUDA_PTX_SM90_CUH
+#pragma once
 #include <cuda.h>
 #include "ptx.cuh"
 
@@ -239,5 +238,3 @@ DEVICE void stmatrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint3
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  :: "r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
-
-#endif

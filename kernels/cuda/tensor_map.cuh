@@ -1,6 +1,5 @@
 /* tensor_map.cuh - Descriptors of tensors for TMA copies. */
-#ifndef KERNELS_CUDA_TENSOR_MAP_CUH
-#define KERNELS_CUDA_TENSOR_MAP_CUH
+#pragma once
 #include <cudaTypedefs.h>
 #include "ptx_sm90.cuh"
 
@@ -27,5 +26,3 @@ static inline CUtensorMap tensor_map_of(const char *name, void *data, const int6
             (long long)stride[2], (long long)stride[1], (long long)stride[0], data, (int)result);
     return map;
 }
-
-#endif

@@ -1,18 +1,7 @@
 #include "files.h"
-#include "os.h"
-#include "../../kernels/check.h"
-#include <errno.h>
-#include <fcntl.h>
+#include "base.h"
 #include <libgen.h>
-#include <math.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- Reading */
 

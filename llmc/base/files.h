@@ -1,7 +1,6 @@
 /* files.h - Files: mapped for reading; written so that a crash leaves the old state or the new one. Functions
    without a result for it fail (kernels/check.h) on errors. */
-#ifndef LLMC_FILES_H
-#define LLMC_FILES_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -60,5 +59,3 @@ typedef struct { uint64_t lane[4], size; unsigned char rest[32]; } Xxh64;
 void     xxh64_add(Xxh64 *hash, const void *bytes, size_t size);
 uint64_t xxh64_sum(const Xxh64 *hash);
 uint64_t xxh64(const void *bytes, size_t size);           /* these bytes alone */
-
-#endif

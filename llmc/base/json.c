@@ -1,11 +1,5 @@
 #include "json.h"
-#include "os.h"
-#include "../../kernels/check.h"
-#include <ctype.h>
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
+#include "base.h"
 
 /* Works on a copy of the text, with a NUL at its end, in which strings and numbers become those of the values. */
 typedef struct {

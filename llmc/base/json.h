@@ -1,9 +1,5 @@
 /* json.h - A JSON reader for untrusted files, RFC 8259 and what else Python's json writes, and a writer of strings. */
-#ifndef LLMC_JSON_H
-#define LLMC_JSON_H
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
+#pragma once
 #include "files.h"
 
 /* The types of values; JSON_ANY is only an argument of json_member. */
@@ -44,5 +40,3 @@ double      json_real   (const Json *value);
 _Noreturn void json_refuse(const Json *value, const char *want);    /* FILE: "a.shape" is 5, want an array */
 const char *json_text(const Json *value);              /* for messages: the digits, the text, "null", "an array" */
 void json_write_string(FILE *file, const char *text);  /* quoted and escaped; bytes that are not UTF-8 as U+FFFD */
-
-#endif

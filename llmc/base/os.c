@@ -1,16 +1,6 @@
 #include "os.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <signal.h>
+#include "base.h"
 #include <spawn.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-#include "../../kernels/check.h"
-#include "files.h"
 
 void *host_alloc(size_t bytes, const char *what) {
     void *memory = calloc(1, bytes);

@@ -1,6 +1,5 @@
 /* os.h - Memory, the clock, lines for people, signals, and the text forms of durations, bytes and UTF-8. */
-#ifndef LLMC_OS_H
-#define LLMC_OS_H
+#pragma once
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/types.h>
@@ -52,5 +51,3 @@ int save_requested(void);         /* SIGUSR1 arrived since the last call */
    next call. Returns its process; -1 and errno if there is none. Signals that request a stop are blocked in it: Ctrl-C
    and a queue's SIGTERM reach all processes of a run, of which this one decides. */
 pid_t start_program(const char **argv);
-
-#endif

@@ -1,6 +1,5 @@
 #include "random.h"
-#include <math.h>
-#include "../../kernels/check.h"
+#include "base.h"
 #include "../../kernels/normal.h"
 
 Random128 philox(uint64_t seed, RandomPurpose purpose, uint32_t block, uint32_t step, uint64_t position) {
@@ -27,8 +26,7 @@ uint64_t random_below(uint64_t seed, RandomPurpose purpose, uint32_t step, uint6
 }
 
 uint64_t random_permute(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t index, uint64_t n) {
-    REQUIRE(index < n, "random_permute: index %llu, want one below %llu",
-            (unsigned long long)index, (unsigned long long)n);
+    REQUIRE(index < n, "random_permute: index %" PRIu64 ", want one below %" PRIu64, index, n);
     /* index = left * b + right with left in [0,a), right in [0,b). As ab - n < a, about sqrt(n), the walk below almost
        never takes a second step, and any a >= 1 keeps it right, however sqrt rounds. */
     uint64_t a = (uint64_t)ceil(sqrt((double)n));

@@ -6,8 +6,7 @@
        word 2      step
        word 3      purpose in the low byte; above it the number of the block, where one result needs several
    so that two numbers which differ in any of these never share a block. */
-#ifndef LLMC_RANDOM_H
-#define LLMC_RANDOM_H
+#pragma once
 #include "../../kernels/philox.h"
 
 typedef enum { RANDOM_INIT = 1, RANDOM_SHUFFLE, RANDOM_PHASE, RANDOM_SAMPLE, RANDOM_TEXT, RANDOM_TEST,
@@ -21,5 +20,3 @@ uint64_t  random_below  (uint64_t seed, RandomPurpose purpose, uint32_t step, ui
 /* A bijection of [0,n), one for each (seed, purpose, step): a Feistel network over two digits (Black and Rogaway 2002,
    "Ciphers with arbitrary finite domains"), walked until it lands below n. */
 uint64_t  random_permute(uint64_t seed, RandomPurpose purpose, uint32_t step, uint64_t index, uint64_t n);
-
-#endif

@@ -3,16 +3,6 @@
 #include "../ranks/ranks.h"
 #include "../text/bpe_files.h"
 #include "../train/autotune_cache.h"
-#include "../base/files.h"
-#include "../base/os.h"
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static const char CONFIG[] = "config.json", MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors";
 static const char STATE[] = "state.json", CHOICES[] = "choices.txt", INDEX[] = "model.safetensors.index.json";

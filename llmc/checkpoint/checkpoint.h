@@ -10,9 +10,7 @@
      tokenizer.json, tokenizer_config.json      of a tokenizer of bytes or a BPE
 
    A model of another program has no state.json and no checksums. llmc/checkpoint/run_dir.h makes writes atomic. */
-#ifndef LLMC_CHECKPOINT_H
-#define LLMC_CHECKPOINT_H
-#include "../base/json.h"
+#pragma once
 #include "../train/evaluate.h"
 #include "../train/optimizer.h"
 #include "../train/spike_detector.h"
@@ -74,5 +72,3 @@ void       checkpoint_load_model(const char *checkpoint, GPT *model);
 void       checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, OptimizerKind had, Optimizer *o);
 TrainState checkpoint_load_state(const char *checkpoint);
 Json      *checkpoint_open_state(const char *checkpoint);   /* state.json: also "train", "val" (DataId), "settings" */
-
-#endif

@@ -1,11 +1,4 @@
 #include "resume.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include "../base/files.h"
-#include "../base/os.h"
 #include "../ranks/ranks.h"
 #include "../train/schedule.h"
 

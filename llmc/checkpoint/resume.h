@@ -1,8 +1,5 @@
 /* resume.h - --resume: finds a checkpoint, adopts its options, and loads it. */
-#ifndef LLMC_RESUME_H
-#define LLMC_RESUME_H
-#include "../options/settings.h"
-#include "checkpoint.h"
+#pragma once
 #include "run_dir.h"
 
 /* The checkpoint that a run continues from, and its state.json. */
@@ -29,5 +26,3 @@ void resume_check_data(Resume *resume, const Corpus *corpus, const Settings *set
 
 /* Loads weights and moments. Fails on an inconsistent state, and on ranks with other files. */
 void resume_load(const Resume *resume, GPT *model, Optimizer *optimizer);
-
-#endif

@@ -1,15 +1,6 @@
 #include "run_dir.h"
 #include <dirent.h>
-#include <errno.h>
 #include <fnmatch.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include "../base/os.h"
 
 /* ---- Finding checkpoints */
 

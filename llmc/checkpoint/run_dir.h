@@ -1,10 +1,7 @@
 /* run_dir.h - OUT, the directory of one run: its lock, and its checkpoints OUT/step-00001000. A checkpoint is written
    as step-00001000.partial, on a file system without locks .partial-HOST-PID, which no other run removes, synced and
    renamed, so it exists completely or not at all. OUT/best is a link to the one of the lowest val loss. */
-#ifndef LLMC_RUN_DIR_H
-#define LLMC_RUN_DIR_H
-#include "../base/files.h"
-#include "../options/settings.h"
+#pragma once
 #include "checkpoint.h"
 
 typedef struct {
@@ -49,5 +46,3 @@ char *run_dir_resolve(const char *path, char **note);
    neither. is_given: --tokenizer is on the command line: fails unless it is the checkpoint's; otherwise its directory
    is not read where the checkpoint has a BPE. */
 Tokenizer *tokenizer_choose(const Settings *settings, int is_given, const char *from, int V);
-
-#endif

@@ -1,8 +1,4 @@
 #include "safetensors.h"
-#include "../base/os.h"
-#include "../../kernels/check.h"
-#include <stdlib.h>
-#include <string.h>
 
 static const struct { const char *name; int bytes; } dtypes[] = {
     { "BOOL", 1 }, { "U8", 1 }, { "I8", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "I16", 2 }, { "U16", 2 },

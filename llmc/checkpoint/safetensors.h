@@ -1,10 +1,8 @@
 /* safetensors.h - HuggingFace's safetensors: 8 bytes of length, a JSON header, the tensors' bytes; one
    file, or several with an index, NAME.safetensors.index.json, whose "weight_map" gives the file of each tensor.
    Files are untrusted: every name, size and offset is checked before it is used. */
-#ifndef LLMC_SAFETENSORS_H
-#define LLMC_SAFETENSORS_H
-#include "../base/files.h"
-#include "../base/json.h"
+#pragma once
+#include "../base/base.h"
 
 typedef struct {
     const char *name;
@@ -38,5 +36,3 @@ const char       *safetensors_shape(const SafeTensor *tensor, char text[256]); /
 typedef struct { FILE *file; char *text; size_t size; int64_t end; } SafeHeader;
 void safetensors_add(SafeHeader *header, SafeTensor tensor);
 void safetensors_end(SafeHeader *header);
-
-#endif

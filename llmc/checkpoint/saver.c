@@ -1,14 +1,7 @@
 #include "saver.h"
-#include "../base/os.h"
 #include "../ranks/ranks.h"
 #include "../ranks/launch.h"
 #include "../../kernels/autotune.h"
-#include "../../kernels/device.h"
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 enum { PAGE = 1 << 21 };                   /* a huge page */
 

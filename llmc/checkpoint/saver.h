@@ -2,12 +2,8 @@
    writes the files, one checkpoint at a time. A failed write (a full disk) does not end the run: it is reported,
    earlier checkpoints stay, and the next save tries again. A Saver opened without a run directory does nothing.
    Why a run ends, and how it continues. */
-#ifndef LLMC_SAVER_H
-#define LLMC_SAVER_H
+#pragma once
 #include <pthread.h>
-#include "../../kernels/check.h"
-#include "../options/settings.h"
-#include "../report/report.h"
 #include "run_dir.h"
 
 typedef struct {
@@ -52,5 +48,3 @@ void report_skipped_step(Saver *saver, const Settings *settings, const TrainStat
    and the command that continues it. stop: why it was stopped, "SIGTERM", or NULL. Returns the exit code; fails where
    the last checkpoint could not be written. */
 int run_end(Saver *saver, const Settings *settings, const TrainState *state, const char *stop);
-
-#endif

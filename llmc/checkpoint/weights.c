@@ -1,13 +1,5 @@
 #include "weights.h"
-#include "../base/files.h"
-#include "../base/os.h"
 #include "safetensors.h"
-#include "../../kernels/check.h"
-#include "../../kernels/device.h"
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char MODEL_PREFIX[] = "transformer.", WTE[] = "transformer.wte.weight", HEAD[] = "lm_head.weight";
 

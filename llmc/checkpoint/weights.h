@@ -1,6 +1,5 @@
 /* weights.h - Parameters and moments as safetensors in HuggingFace's names and layouts, and back. */
-#ifndef LLMC_WEIGHTS_H
-#define LLMC_WEIGHTS_H
+#pragma once
 #include "../model/gpt.h"
 
 /* Tensors of a file: the entries of a table, with a prefix before their names, those with matrices for Muon with one of
@@ -21,5 +20,3 @@ void weights_read(const char *path, const TensorTable *table, const Part *part, 
 
 /* Sizes from the names and shapes of a model's file: L, C, T, V, untied (an lm_head.weight that differs from wte). */
 GPTConfig weights_config(const char *path);
-
-#endif

@@ -1,10 +1,4 @@
 #include "gpt.h"
-#include <stdio.h>
-#include <string.h>
-#include "../../kernels/attention.h"
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include "../../kernels/dropout.h"
 #include "../../kernels/embedding.h"
 #include "../../kernels/fp8.h"
 #include "../../kernels/gelu.h"
@@ -13,7 +7,6 @@
 #include "../../kernels/layernorm.h"
 #include "../../kernels/matmul.h"
 #include "../../kernels/profile.h"
-#include "../base/random.h"
 
 void gpt_load(GPT *m, const int32_t *tokens, const int32_t *targets, const uint64_t *first) {
     const int drops = first && tensor_bytes(m->acts.sequence);

@@ -1,6 +1,5 @@
 /* gpt.h - The network: loss, gradients and the next token of a batch. */
-#ifndef LLMC_GPT_H
-#define LLMC_GPT_H
+#pragma once
 #include "../../kernels/sample.h"
 #include "../../kernels/update.h"
 #include "gpt_tensors.h"
@@ -37,5 +36,3 @@ void gpt_logits(GPT *m, int64_t token, float *logits);
 /* Sets the name of the first tensor with a NaN or an infinity: parameters, then the activations with memory of their
    own in the order of the forward pass, then gradients in the order of the backward pass; 0 = all are finite. */
 int gpt_find_nonfinite(const GPT *m, char name[96]);
-
-#endif

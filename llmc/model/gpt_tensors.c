@@ -1,16 +1,6 @@
 #include "gpt_tensors.h"
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include "../../kernels/device.h"
 #include "../../kernels/normal.h"
 #include "../../kernels/muon.h"
-#include "../../kernels/update.h"
-#include "../base/os.h"
-#include "../base/random.h"
 
 /* ---- Sizes */
 

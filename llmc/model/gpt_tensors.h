@@ -1,12 +1,9 @@
 /* gpt_tensors.h - GPT-2 (Radford et al. 2019) as HuggingFace's GPT2LMHeadModel has it: pre-norm blocks, learned
    position embeddings, tanh GELU, biases; lm_head is tied to wte or separate. Every tensor is declared once, in these
    tables; their sizes, memory and initial values. */
-#ifndef LLMC_GPT_TENSORS_H
-#define LLMC_GPT_TENSORS_H
-#include "../../kernels/attention.h"
-#include "../../kernels/device.h"
+#pragma once
+#include "../base/base.h"
 #include "../../kernels/ring.h"
-#include "../../kernels/tensor.h"
 
 /* Activations that the backward pass recomputes instead of keeping them for every block (Chen et al. 2016, arXiv
    1604.06174): the output of the GELU; and those of the layer normalisations in the blocks; and everything else in a
@@ -261,5 +258,3 @@ void gpt_set_batch(GPT *m, int B, int T);
    at positions first .. first + T - 1; the cache holds the earlier ones, and gpt_forward appends these. */
 void gpt_set_cache (GPT *m, int B, int context);
 void gpt_set_window(GPT *m, int first, int T);
-
-#endif

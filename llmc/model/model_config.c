@@ -1,11 +1,4 @@
 #include "model_config.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include "../base/files.h"
-#include "../base/os.h"
 #include "../ranks/ranks.h"
 
 /* Chunks of equal size: every rank has T / N tokens of a sequence. */

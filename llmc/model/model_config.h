@@ -1,7 +1,5 @@
 /* model_config.h - The model's sizes, from the options or a checkpoint, and the device memory it needs. */
-#ifndef LLMC_MODEL_CONFIG_H
-#define LLMC_MODEL_CONFIG_H
-#include "../../kernels/device.h"
+#pragma once
 #include "gpt.h"
 #include "../options/settings.h"
 
@@ -51,5 +49,3 @@ void batch_choose(Settings *settings, const GPTConfig *config, Purpose purpose);
    if --total-batch is not a multiple of the micro-batches of all groups of --context-parallel ranks. With several ranks
    it sets --total-batch, which a resume on another number of ranks keeps, with a smaller --batch if needed. */
 int64_t update_sequences(Settings *settings, int T, int is_resume);
-
-#endif

@@ -1,12 +1,4 @@
 #include "options.h"
-#include "../base/files.h"
-#include "../base/os.h"
-#include "../../kernels/check.h"
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { HELP_COLUMNS = 79, HELP_LEFT = 24 };      /* HELP_LEFT: where the help begins */
 #define BLANKS " \t"

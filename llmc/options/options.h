@@ -1,9 +1,7 @@
 /* options.h - Options, from the command line and from a file. One table is read by the parser, --help, the log and
    the checkpoints. It ends with a row of zeros. */
-#ifndef LLMC_OPTIONS_H
-#define LLMC_OPTIONS_H
-#include <stdint.h>
-#include <stdio.h>
+#pragma once
+#include "../base/base.h"
 
 typedef enum { OPTION_FLAG, OPTION_INTEGER, OPTION_REAL, OPTION_TEXT, OPTION_CHOICE } OptionType;
 
@@ -72,5 +70,3 @@ const Option *options_find_gone(const Option *table, const char *name, const cha
    are, others in '...' (a ' in them as '\''). Printable (kernels/check.h). */
 char       *command_line(int argc, char **argv);
 const char *shell_word(const char *word);
-
-#endif

@@ -1,8 +1,4 @@
 #include "settings.h"
-#include <string.h>
-#include "../../kernels/check.h"
-#include "../../kernels/device.h"
-#include "../base/files.h"
 
 /* Writes the table that sets these settings, which must stay where they are. */
 static void make_table(Settings *settings, Option table[SETTINGS_ROWS]) {

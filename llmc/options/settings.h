@@ -3,8 +3,7 @@
    name is the field's with '-' for '_'; role is OptionRole; a string after the help has its names in nanoGPT, llm.c,
    HuggingFace's Trainer and torchrun, which are not accepted: the error message names the option, and ends with a
    command of the same values; those that count in other units are CONVERTED. */
-#ifndef LLMC_SETTINGS_H
-#define LLMC_SETTINGS_H
+#pragma once
 #include "options.h"
 
 #define VERSION "train_gpt 0.1"
@@ -252,5 +251,3 @@ enum { BATCH_AUTO = 0 };        /* the value of --batch auto until it is chosen 
 
 /* Fails on options that exclude each other. */
 void settings_check(const Settings *settings);
-
-#endif

@@ -1,31 +1,14 @@
 #include "launch.h"
-#include <ctype.h>
-#include <errno.h>
 #include <limits.h>
-#include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include "../../kernels/device.h"
-#include "../base/files.h"
-#include "../base/os.h"
 
 /* The states of a start:
 
@@ -218,8 +201,7 @@ static void *end_with_comm_error(void *error) {
 
 /* The stop_hook: this rank has printed why, which only rank 0's stdout shows. */
 static void end_with_stop(void) {
-    end_run(STOP, "%s%s", comm_rank ? self.name : "",
-            comm_rank ? " has stopped, by a signal" : "");
+    end_run(STOP, "%s%s", comm_rank ? self.name : "", comm_rank ? " has stopped, by a signal" : "");
 }
 
 static void exit_if_stopped(void) {

@@ -1,8 +1,7 @@
 /* launch.h - The ranks of a run: one process per GPU, started by --gpus, torchrun, srun or mpirun. Each has a TCP
    connection to rank 0, which compares the settings, sends the communicator's id, and ends the run when a rank fails;
    the connection then carries the heartbeat. Connections of others are closed, and do not delay the start. */
-#ifndef LLMC_LAUNCH_H
-#define LLMC_LAUNCH_H
+#pragma once
 #include "../options/settings.h"
 
 extern int launch_local_rank;           /* number on this machine; 0 with one rank */
@@ -25,5 +24,3 @@ void rendezvous_join(const Option *options);
    --comm-timeout does not count until 0. */
 void heartbeat_busy(int busy);
 void heartbeat_end(void);           /* normal end: returns when all ranks have called it */
-
-#endif

@@ -1,11 +1,5 @@
 #include "ranks.h"
-#include <unistd.h>
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include "../../kernels/device.h"
 #include "../../kernels/update.h"
-#include "../base/files.h"
-#include "../base/os.h"
 
 void ranks_sum(double *values, int count) {
     static double *device;

@@ -1,10 +1,7 @@
 /* ranks.h - Decisions that all ranks take together. Every rank makes the same calls in the same order; with one rank
    they do nothing. */
-#ifndef LLMC_RANKS_H
-#define LLMC_RANKS_H
-#include <stddef.h>
-#include <stdint.h>
-#include "../../kernels/tensor.h"
+#pragma once
+#include "../base/base.h"
 
 enum { RANKS_SUM_MAX = 8 };
 void ranks_sum(double *values, int count);          /* host values, over the ranks; waits for all */
@@ -21,5 +18,3 @@ void ranks_leave_to_first(void);
 /* Fails with "WHAT differs from that of rank 0" unless all ranks have the same hash, or the same range of values. */
 void ranks_require_same(uint64_t hash, const char *what);
 void ranks_require_same_tensor(Tensor t, const char *what);
-
-#endif

@@ -1,17 +1,4 @@
 #include "log.h"
-#include "../base/files.h"
-#include "../base/json.h"
-#include "../base/os.h"
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 /* ---- Lines that are appended */
 

@@ -8,11 +8,7 @@
                         settings, which --config reads; those of the last start
 
    Nothing here prints except log_open and log_file_flush, in lines of their own. */
-#ifndef LLMC_LOG_H
-#define LLMC_LOG_H
-#include <stdint.h>
-#include <stdio.h>
-#include "../../kernels/device.h"
+#pragma once
 #include "../model/gpt.h"
 #include "../options/settings.h"
 #include "log_reader.h"
@@ -70,5 +66,3 @@ void   log_describe(FILE *file, const RunInfo *run, int as_comments);
 void   log_step (Log *log, const LogRow *row);
 void   log_val_loss(Log *log, double val_loss);
 void   log_event(Log *log, const char *event, int64_t step, const LogValue *values);
-
-#endif

@@ -1,7 +1,4 @@
 #include "log_reader.h"
-#include "../../kernels/check.h"
-#include <math.h>
-#include <string.h>
 
 int log_next_line(FileMap map, FileLine *line) { return file_next_line(map, line) && line->next[-1] == '\n'; }
 

@@ -1,8 +1,7 @@
 /* log_reader.h - The columns of log.csv, and reading it, also after a crash: a last line without a newline is half
    written, and a row is damaged if it has a zero byte or another number of cells than the first line. */
-#ifndef LLMC_LOG_READER_H
-#define LLMC_LOG_READER_H
-#include "../base/files.h"
+#pragma once
+#include "../base/base.h"
 
 /* A row of log.csv: name and printf format of its numbers, in its order. NaN = unknown: an empty cell. A text comes
    last, throttle; NULL = unknown. %.9g identifies a float. */
@@ -34,5 +33,3 @@ LogColumns log_read_columns(FileMap map, FileLine *line, const char *path);     
 
 /* Sets value to the numbers of a row, NaN where there is none. Returns its step, NaN = damaged. */
 double log_read_row(const LogColumns *columns, const FileLine *line, double value[LOG_VALUES]);
-
-#endif

@@ -1,17 +1,4 @@
 #include "report.h"
-#include "../base/files.h"
-#include "../base/os.h"
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 
 enum { PAGE_SECONDS = 5, PAGE_COST = 500 };
 

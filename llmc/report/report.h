@@ -1,8 +1,6 @@
 /* report.h - The output of a run: lines on the terminal, the files of llmc/report/log.h, and report.html,
    which ./curves --live writes. */
-#ifndef LLMC_REPORT_H
-#define LLMC_REPORT_H
-#include <sys/types.h>
+#pragma once
 #include "log.h"
 
 typedef struct {
@@ -61,5 +59,3 @@ void report_flush(Report *report, int sync);        /* the rows so far to the fi
 
 /* reason: why the run ends, for the event "end": "done", "SIGTERM". Fails when rows are lost. */
 void report_close(Report *report, const char *reason);
-
-#endif

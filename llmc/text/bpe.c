@@ -1,9 +1,4 @@
 #include "bpe.h"
-#include <stdlib.h>
-#include <string.h>
-#include "../../kernels/check.h"
-#include "../base/files.h"
-#include "../base/os.h"
 #include "unicode_table.h"
 
 enum {

@@ -1,10 +1,8 @@
 /* bpe.h - Byte-level byte pair encoding as in GPT-2 (Sennrich et al. 2016; Radford et al. 2019): the text is split
    into words, and in each word the neighbours with the lowest rank are merged, the leftmost first, until no pair has a
    rank. Any bytes can be encoded, and decode to themselves. llmc/text/bpe_files.h reads and writes the files. */
-#ifndef LLMC_BPE_H
-#define LLMC_BPE_H
-#include <stddef.h>
-#include <stdint.h>
+#pragma once
+#include "../base/base.h"
 
 /* size 0: no token has this id. Special tokens are made by bpe_encode_special only, from their text. */
 typedef struct { const unsigned char *bytes; int size, is_special; } BpeToken;
@@ -66,5 +64,3 @@ size_t bpe_space(const unsigned char *text, size_t size);
 /* The first position >= max(from, 1) where a cut leaves the words as they are, size = none: after a character other
    than white space or an apostrophe, before one of another class. */
 size_t bpe_words_cut(const unsigned char *text, size_t size, size_t from);
-
-#endif

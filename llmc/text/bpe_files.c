@@ -1,12 +1,4 @@
 #include "bpe_files.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include "../../kernels/check.h"
-#include "../base/files.h"
-#include "../base/json.h"
-#include "../base/os.h"
 
 /* ---- Letters */
 

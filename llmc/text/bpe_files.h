@@ -1,8 +1,7 @@
 /* bpe_files.h - The files of a byte-level BPE: a directory with tokenizer.json (HuggingFace's), or else vocab.json and
    merges.txt, or encoder.json and vocab.bpe, these with added_tokens.json; tokenizer_config.json or
    special_tokens_map.json name the end-of-text token. llmc/README.md, Tokenizers: what is refused, what is special. */
-#ifndef LLMC_BPE_FILES_H
-#define LLMC_BPE_FILES_H
+#pragma once
 #include "bpe.h"
 
 Tokenizer *bpe_open(const char *dir);       /* fails with file and line; v.warning is not printed */
@@ -17,5 +16,3 @@ char *bpe_file_text(const Tokenizer *tokenizer, const char *name, int T);
    others, in their order, as U+0100, U+0101, ... */
 enum { BPE_LETTERS = 0x144 };
 int bpe_letter(int byte);
-
-#endif

@@ -1,13 +1,5 @@
 #include "tokenizer.h"
-#include <ctype.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
 #include "bpe_files.h"
-#include "../base/files.h"
-#include "../base/os.h"
 
 Tokenizer tokenizer_ids = { .name = "ids", .v.V = 50257 }, tokenizer_bytes;
 

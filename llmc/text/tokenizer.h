@@ -1,9 +1,6 @@
 /* tokenizer.h - Text to tokens and back. Three kinds: bytes are their own tokens; ids stand for token shards whose
    tokenizer is unknown, a text is a list of them: "15496 995"; BPE is GPT-2's (llmc/text/bpe.h). */
-#ifndef LLMC_TOKENIZER_H
-#define LLMC_TOKENIZER_H
-#include <stdint.h>
-#include <stdio.h>
+#pragma once
 #include "bpe.h"
 
 extern Tokenizer tokenizer_bytes, tokenizer_ids;
@@ -32,5 +29,3 @@ void tokenizer_print(const Tokenizer *tokenizer, int32_t token, FILE *file);   /
 /* Writes a text for a terminal: invalid UTF-8 as U+FFFD, control characters escaped. Returns the bytes that were
    written: all at the end of the text, else those before an incomplete character. */
 size_t text_print(const char *text, size_t size, int is_end, FILE *file);
-
-#endif

@@ -1,7 +1,6 @@
 /* unicode_table.h - Letters, numbers and white space of Unicode 16.0.0, as ranges: the distance from the end of
    the range before, and the length. Made by scripts/make_unicode_table.py. */
-#ifndef LLMC_UNICODE_TABLE_H
-#define LLMC_UNICODE_TABLE_H
+#pragma once
 #include <stdint.h>
 
 static const uint16_t unicode_letters[] = {
@@ -59,5 +58,3 @@ static const uint16_t unicode_numbers[] = {
 static const uint16_t unicode_spaces[] = {
     9,5, 18,1, 100,1, 26,1, 5599,1, 2431,11, 29,2, 5,1, 47,1, 4000,1,
 };
-
-#endif

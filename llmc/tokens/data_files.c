@@ -1,8 +1,4 @@
 #include "data_files.h"
-#include <stdlib.h>
-#include <string.h>
-#include "../../kernels/check.h"
-#include "../base/os.h"
 
 void document_check_field(DocumentKind kind, const char *field) {
     REQUIRE(kind == DOCUMENT_JSONL || !strcmp(field, "text"), "--field %s: want --documents jsonl", field);

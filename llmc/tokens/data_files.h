@@ -1,8 +1,7 @@
 /* data_files.h - What the files of --data are: texts, token shards (their format: llmc/tokens/dataloader.h), and the
    tokens of texts that tokenize keeps. */
-#ifndef LLMC_DATA_FILES_H
-#define LLMC_DATA_FILES_H
-#include "../base/files.h"
+#pragma once
+#include "../base/base.h"
 
 /* What a document is: a file; a line, without its end; what lies between two <|endoftext|>; or the string of a field in
    each line of JSONL. Empty lines and files are not documents. */
@@ -33,5 +32,3 @@ int         shard_is_whole(const char *path);   /* of this version, complete and
    JSONL), and continues with (the hash before, size, bytes) of every text. */
 uint64_t tokens_hash(uint64_t before, int64_t number, const void *bytes, size_t size);
 int      shards_is_cache(const char *path);     /* has such a name, complete or not */
-
-#endif

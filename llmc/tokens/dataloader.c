@@ -1,19 +1,7 @@
 #include "dataloader.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <glob.h>
-#include <math.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include "../../kernels/check.h"
-#include "../base/files.h"
-#include "../base/os.h"
 #include "../ranks/launch.h"
-#include "../base/random.h"
 #include "../ranks/ranks.h"
 #include "data_files.h"
 
@@ -265,8 +253,7 @@ uint64_t tokens_fingerprint(Tokens *t) {
         p = part_at(t, first, t->count - first);
         const uint64_t next[3] = { t->fingerprint, (uint64_t)p.count, xxh64(p.data, (size_t)(p.count * t->width)) };
         REQUIRE(!p.file->sum || p.count < p.file->count || next[2] == p.file->sum, "%s: damaged: the tokens have the "
-                "xxh64 %016llx, the header %016llx; want a new copy", p.file->name, (unsigned long long)next[2],
-                (unsigned long long)p.file->sum);
+                "xxh64 %016" PRIx64 ", the header %016" PRIx64 "; want a new copy", p.file->name, next[2], p.file->sum);
         t->fingerprint = xxh64(next, sizeof next);
     }
     return t->fingerprint;

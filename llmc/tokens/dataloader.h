@@ -8,9 +8,7 @@
    windows by a permutation of (seed, e). So an epoch reads every target once, sequence g of the endless order is a
    function of (seed, g) alone, and ranks that read disjoint g share the text without overlap. The last window of an
    epoch is short: its missing targets are -1, which the loss ignores, with inputs of 0. */
-#ifndef LLMC_DATALOADER_H
-#define LLMC_DATALOADER_H
-#include <stdint.h>
+#pragma once
 #include "../options/settings.h"
 #include "../text/tokenizer.h"
 
@@ -72,5 +70,3 @@ Corpus corpus_open(const Settings *settings, Tokenizer *tokenizer);
 char  *corpus_val_beside(const char *data);
 void   corpus_check(Corpus *corpus, int V);    /* tokens_check of both; fails on ranks with other data */
 char  *corpus_text(const Corpus *corpus);       /* "book.txt, 90000 bytes to train on, 10000 to validate on"; "none" */
-
-#endif

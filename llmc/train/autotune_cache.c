@@ -1,12 +1,5 @@
 #include "autotune_cache.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include "../../kernels/autotune.h"
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include "../base/files.h"
 #include "../ranks/ranks.h"
 
 char *autotune_read(const char *path) {

@@ -1,10 +1,4 @@
 #include "evaluate.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include "../../kernels/comm.h"
-#include "../../kernels/device.h"
-#include "../base/os.h"
 #include "../ranks/ranks.h"
 
 /* Bytes of a target's text; NaN where they are unknown. */

@@ -1,10 +1,7 @@
 /* evaluate.h - The loss of a model on a token stream, and the val losses of a run. */
-#ifndef LLMC_EVALUATE_H
-#define LLMC_EVALUATE_H
+#pragma once
 #include "../tokens/dataloader.h"
-#include "../model/gpt.h"
 #include "../report/report.h"
-#include "../text/tokenizer.h"
 
 /* The loss over the first max_tokens targets of a stream, rounded up to whole sequences of model->config.T; 0 = all. B
    sequences are computed at a time, as many as the model was created for; the last ones may be padding. All ranks call
@@ -24,5 +21,3 @@ typedef struct {
 
 /* Adds the loss of a validation. Only a finite loss can be the best. */
 void best_loss_add(BestLoss *best, int64_t step, double loss);
-
-#endif

@@ -1,9 +1,5 @@
 #include "optimizer.h"
-#include <math.h>
-#include <stdlib.h>
-#include "../../kernels/device.h"
 #include "../../kernels/muon.h"
-#include "../base/os.h"
 
 /* ---- Creation */
 

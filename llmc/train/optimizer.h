@@ -1,10 +1,6 @@
 /* optimizer.h - AdamW, or with Muon for some tensors, with decay on matrices only, gradient norm and clipping, over one
    rank or several, which each have a slice of its state (ZeRO-1: Rajbhandari et al. 2020, arXiv 1910.02054). */
-#ifndef LLMC_OPTIMIZER_H
-#define LLMC_OPTIMIZER_H
-#include "../../kernels/comm.h"
-#include "../../kernels/device.h"
-#include "../../kernels/update.h"
+#pragma once
 #include "../model/gpt.h"
 #include "../options/settings.h"
 
@@ -59,5 +55,3 @@ typedef enum { STATE_PARAM, STATE_M, STATE_V, STATES } OptimizerState;
 void *optimizer_memory (Optimizer *o, OptimizerState which);
 void  optimizer_scatter(Optimizer *o, OptimizerState which);
 void *optimizer_gather (Optimizer *o, OptimizerState which);
-
-#endif

@@ -1,5 +1,4 @@
 #include "schedule.h"
-#include <math.h>
 
 enum { COSINE, LINEAR, WSD, CONSTANT };                     /* the order of SCHEDULE_NAMES */
 

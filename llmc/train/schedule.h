@@ -1,10 +1,7 @@
 /* schedule.h - The learning rate of a step. */
-#ifndef LLMC_SCHEDULE_H
-#define LLMC_SCHEDULE_H
+#pragma once
 #include "../options/settings.h"
 
 /* By the options lr, min_lr, schedule, warmup, decay and steps. step counts from 0. Warm-up: lr (step+1) / (warmup+1),
    as in nanoGPT; from `steps` on: min_lr, or lr for constant. wsd: linear in the last steps, after the warm-up. */
 double schedule_learning_rate(const Settings *settings, int64_t step);
-
-#endif

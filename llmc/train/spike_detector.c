@@ -1,8 +1,5 @@
 #include "spike_detector.h"
 #include <float.h>
-#include <math.h>
-#include <string.h>
-#include "../base/files.h"
 
 /* The rule of OLMo-core's SkipStepOptimizer (last 128 losses and norms, 6 standard deviations) with three changes:
    - The deviation is measured from a straight line: early in training the loss falls within 128 steps by many times its

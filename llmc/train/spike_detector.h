@@ -1,9 +1,7 @@
 /* spike_detector.h - Steps whose update is not applied: non-finite ones, and spikes, with a loss or gradient norm
    far above those of the last applied updates. Their limits go to the device in StepStats before the step, so the
    decision does not wait for the host. */
-#ifndef LLMC_SPIKE_DETECTOR_H
-#define LLMC_SPIKE_DETECTOR_H
-#include "../../kernels/update.h"
+#pragma once
 #include "../model/gpt.h"
 
 enum {
@@ -32,5 +30,3 @@ StepResult spike_detector_update(SpikeDetector *detector, const StepStats *stats
    4.2): not applied", or "step 7: loss nan, gradient norm nan: not applied. First non-finite tensor: ...". */
 char *skipped_step_text(const SpikeDetector *detector, int64_t step, StepResult result, const StepStats *stats,
                         const GPT *model);
-
-#endif

@@ -1,10 +1,6 @@
 #include "train_step.h"
-#include <stdlib.h>
 #include "../../kernels/autotune.h"
-#include "../../kernels/device.h"
 #include "../../kernels/profile.h"
-#include "../base/os.h"
-#include "autotune_cache.h"
 
 void train_step_create(TrainStep *s) {
     const size_t bytes = (size_t)s->B * (size_t)gpt_local_tokens(&s->model->config) * 2 * sizeof **s->batch;

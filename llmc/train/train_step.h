@@ -1,7 +1,6 @@
 /* train_step.h - A training step: batches, forward and backward pass of every micro-batch, and the update, issued
    without waiting for the device. */
-#ifndef LLMC_TRAIN_STEP_H
-#define LLMC_TRAIN_STEP_H
+#pragma once
 #include "../tokens/dataloader.h"
 #include "optimizer.h"
 
@@ -34,5 +33,3 @@ int64_t train_step_targets(const TrainStep *step, uint64_t first);      /* numbe
 
 /* --profile: trains 5 steps, times `steps` steps as a whole, then every op of `steps` more, and prints both. */
 void train_step_profile(TrainStep *step, uint64_t first, double learning_rate, int64_t steps);
-
-#endif

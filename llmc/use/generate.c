@@ -1,15 +1,4 @@
 #include "generate.h"
-#include <ctype.h>
-#include <errno.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include "../base/files.h"
-#include "../base/os.h"
-#include "../base/random.h"
 #include "../ranks/launch.h"
 
 typedef struct {

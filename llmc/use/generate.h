@@ -1,8 +1,6 @@
 /* generate.h - Text from a model, token by token. */
-#ifndef LLMC_GENERATE_H
-#define LLMC_GENERATE_H
+#pragma once
 #include "../report/report.h"
-#include "../options/settings.h"
 #include "../text/tokenizer.h"
 
 /* The text of --prompt, a new string. Sets config->cache_tokens: those of a sample with it, at most T. Warns of one
@@ -23,5 +21,3 @@ void sample_text(GPT *model, Tokenizer *tokenizer, const Settings *settings, con
    alone, with the whole context also where ranks share sequences. */
 void print_sample(GPT *model, Tokenizer *tokenizer, const Settings *settings, const char *prompt, Report *report,
                   int64_t step);
-
-#endif

@@ -1,13 +1,4 @@
 #include "tasks.h"
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include "../../kernels/check.h"
-#include "../../kernels/device.h"
-#include "../base/files.h"
-#include "../base/json.h"
-#include "../base/os.h"
 
 static int is_lambada(const Task *task) { return !strcmp(task->name, "lambada"); }
 

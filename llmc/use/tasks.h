@@ -4,8 +4,7 @@
      multiple-choice   {"context": "The sky is", "choices": ["blue.", "square."], "label": 0}
      hellaswag         as published (Zellers et al. 2019); without ctx_a, ctx takes the place of both
      lambada           {"text": "..."}: its last word is the only choice (Paperno et al. 2016, OpenAI's variant) */
-#ifndef LLMC_TASKS_H
-#define LLMC_TASKS_H
+#pragma once
 #include "../model/gpt.h"
 #include "../text/tokenizer.h"
 
@@ -53,5 +52,3 @@ void task_figures(const Task *task, TaskFigure figure[2]);
 /* task_score, and a line of figures on stdout. out: a file that gets a JSON object per item and one of the figures;
    NULL = no file. */
 void task_evaluate(Task *task, GPT *model, int B, const char *out);
-
-#endif

@@ -1,12 +1,6 @@
 #include "use_checkpoint.h"
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-#include "../../kernels/check.h"
-#include "../base/os.h"
 #include "../checkpoint/resume.h"
 #include "../model/model_config.h"
-#include "../train/evaluate.h"
 #include "generate.h"
 #include "tasks.h"
 

@@ -1,9 +1,5 @@
 /* bench.h - What the benchmarks share: their options and the median. */
-#ifndef TEST_BENCH_H
-#define TEST_BENCH_H
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
+#pragma once
 #include "../../llmc/options/options.h"
 
 /* The end of a table of options. */
@@ -29,5 +25,3 @@ static double median(double *values, int64_t count) {
     qsort(values, (size_t)count, sizeof *values, by_value);
     return count ? (values[(count - 1) / 2] + values[count / 2]) / 2 : NAN;
 }
-
-#endif

@@ -4,20 +4,10 @@
    over a batch of launches, forward and backward; what counts is the ratio within a round. TFLOP/s by the usual count:
    forward 4 B NH T^2 HS, halved by causality, backward 2.5 times that. qkv alone exceeds a GPU's L2 cache, so that no
    launch finds its inputs there. */
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
-#include <stdarg.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <unistd.h>
 #include "../../kernels/attention.h"
-#include "../../kernels/check.h"
-#include "../../kernels/device.h"
 #include "../../kernels/normal.h"
-#include "../../llmc/base/os.h"
-#include "../../llmc/base/random.h"
 #include "bench.h"
 
 /* ---- PyTorch's attentions: a process behind a socket, which answers a line with a line and ends with this one */

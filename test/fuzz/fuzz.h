@@ -4,8 +4,7 @@
 
    The linker puts the file_map of fuzz.c in the place of that of files.c: a file is a string in memory before a page
    that cannot be read, so that a read of one byte too many is a fault. */
-#ifndef TEST_FUZZ_H
-#define TEST_FUZZ_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -36,5 +35,3 @@ extern int fuzz_accepted;                                    /* times that it re
 #define CLAIM(condition, ...) do { if (!(condition)) { \
     fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition); fprintf(stderr, __VA_ARGS__); fputc('\n', stderr); \
     abort(); } } while (0)
-
-#endif

@@ -1,24 +1,11 @@
 /* targets.c - The readers of untrusted input, and what must hold of their results. */
 #include "fuzz.h"
-#include <math.h>
-#include <time.h>
-#include "../../kernels/check.h"
-#include "../../kernels/device.h"
-#include "../../llmc/checkpoint/checkpoint.h"
 #include "../../llmc/text/bpe_files.h"
-#include "../../llmc/base/files.h"
-#include "../../llmc/base/json.h"
-#include "../../llmc/report/report.h"
 #include "../../llmc/checkpoint/safetensors.h"
-#include "../../llmc/text/tokenizer.h"
-#include "../../llmc/tokens/dataloader.h"
 #include "../../llmc/use/tasks.h"
 #include "../../data/texts.h"
-#include "../../llmc/base/os.h"
-#include "../../llmc/checkpoint/weights.h"
 #include "../../llmc/checkpoint/resume.h"
 #include "../../llmc/model/model_config.h"
-#include "../../llmc/options/settings.h"
 
 typedef struct { const char *bytes; size_t size; } Input;
 

@@ -13,8 +13,7 @@
    and base() are of that type, f32_output(), f32_base(), ... always F32.
 
    The device's memory is never dereferenced: it is uploaded before every run and downloaded after it. */
-#ifndef TEST_ARENA_H
-#define TEST_ARENA_H
+#pragma once
 #include <stdarg.h>
 #include "../oracle.h"
 #include "../test.h"
@@ -309,5 +308,3 @@ static inline void expect_refusals(Call right) {
                                              (const char *[]){"one column more", "another data type", "absent"}[kind]);
         }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* attention_case.h - One case of attention: its operands as they may lie in memory, data that is hard to sum, the
    float64 result of each head, and the checks against it. */
-#ifndef TEST_ATTENTION_CASE_H
-#define TEST_ATTENTION_CASE_H
+#pragma once
 #include "arena.h"
 
 enum { IMPLEMENTATIONS_MAX = 16, T_MAX = 4352, FEW = 256, DRAWS_MAX = 200, FIRST_ROWS = 64 };
@@ -480,5 +479,3 @@ static inline void check_lse(const AttentionSpec *s, const Truth *t, Tensor lse,
     EXPECT(worst_ratio <= 1, "%s %s: lse of head %d is off by %.3f of its bound", arena_op, arena_case, head,
            worst_ratio);
 }
-
-#endif

@@ -1,8 +1,6 @@
 /* The masks of dropout (kernels/dropout.h): known answers, that a block is the comparison of 64 numbers with the
    threshold, and statistics of 10^8 elements: the correlation of elements that a weak generator would couple. Every
    statistic is a sum of independent terms, in units of its standard deviation. */
-#include <math.h>
-#include "../../kernels/dropout.h"
 #include "../oracle.h"
 #include "../test.h"
 

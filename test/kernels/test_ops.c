@@ -1,7 +1,6 @@
 /* The ops of the network on the linked backend, attention aside, against the oracle on the same inputs widened to
    double. arena.h holds the operands and derives the bounds. */
 #include "../../kernels/autotune.h"
-#include "../../kernels/dropout.h"
 #include "../../kernels/embedding.h"
 #include "../../kernels/gelu.h"
 #include "../../kernels/head.h"

@@ -1,6 +1,5 @@
 /* The ops of kernels/update.h against the oracle on the same inputs widened to double: the end of a training step,
    conversions, statistics. arena.h holds the operands and derives the bounds. */
-#include "../../kernels/update.h"
 #include "arena.h"
 
 /* ---- The end of a step */

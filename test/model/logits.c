@@ -1,9 +1,5 @@
 /* logits.c - logits CHECKPOINT ID ID ID ...: what a model makes of some tokens, a line of V logits for each, for
    test/run/check_roundtrip.py. */
-#include <stdio.h>
-#include <stdlib.h>
-#include "../../kernels/check.h"
-#include "../../kernels/device.h"
 #include "../../llmc/checkpoint/run_dir.h"
 
 int main(int argc, char **argv) {

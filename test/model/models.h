@@ -1,14 +1,12 @@
 /* models.h - What tests of models share: tensors on the host, in arrays that live until the test ends, and a tiny GPT
    whose rows hold random bits. */
-#ifndef TEST_MODELS_H
-#define TEST_MODELS_H
+#pragma once
 #include "../test.h"
 #include "../../kernels/matmul.h"
 #include "../../kernels/normal.h"
 #include "../../llmc/checkpoint/safetensors.h"
 #include "../../llmc/checkpoint/weights.h"
 #include "../../llmc/train/optimizer.h"
-#include "../../llmc/base/random.h"
 
 /* The program frees neither: they live until it ends. */
 static inline void gpt_free(GPT *m) {
@@ -223,5 +221,3 @@ static inline Trainer *new_tiny(uint32_t seed) {
     tiny_fill(t, seed);
     return t;
 }
-
-#endif

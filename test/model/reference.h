@@ -1,9 +1,6 @@
 /* reference.h - Models of test/reference: GPT2LMHeadModel's weights, logits, gradients and AdamW steps in float64
    (scripts/make_reference.py). For tests whose working directory is the repository's root. */
-#ifndef TEST_REFERENCE_H
-#define TEST_REFERENCE_H
-#include "../../llmc/base/files.h"
-#include "../../llmc/model/gpt.h"
+#pragma once
 #include "models.h"
 
 enum { FIRST = 1000003 };       /* the number of the first sequence of the reference's batch */
@@ -108,5 +105,3 @@ static inline void run_reference(void) {
     if (reference_kinds & WITHOUT) each_attention(reference_path, 0);
     if (reference_kinds & WITH)    each_attention(reference_path, 0.2f);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The model's tensors: initial weights, their noise twin, sizes, and what gpt_create and gpt_set_batch refuse. Runs
    where the repository's root is the working directory. */
-#include "../../llmc/model/gpt.h"
 #include "models.h"
 
 /* That fill_normal draws normal numbers: test_ops. The deviation of N of them is right within 5 standard errors. */

@@ -1,9 +1,7 @@
 /* test_sample.c - Tokenizers, and text from a model. */
-#include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
 #include "../../llmc/text/bpe_files.h"
-#include "../../llmc/base/os.h"
 #include "../../llmc/use/generate.h"
 #include "models.h"
 #include "../scratch.h"

@@ -4,7 +4,6 @@
 #include "../oracle.h"
 #include "../scratch.h"
 #include "../../kernels/profile.h"
-#include "../../llmc/base/os.h"
 #include "../../llmc/train/train_step.h"
 
 /* An update is 3 micro-batches of 2 sequences: =, +=, +=. Of 29 windows one is short, in every fifth step or so: then

@@ -12,17 +12,8 @@
      launch_probe garbage PORT     connects to 127.0.0.1 with other protocols, and keeps the connections open */
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
-#include "../../kernels/check.h"
-#include "../../kernels/comm.h"
-#include "../../kernels/device.h"
 #include "../../llmc/ranks/launch.h"
-#include "../../llmc/base/os.h"
 
 /* ---- Instead of a backend */
 

@@ -1,12 +1,9 @@
 /* ranks.h - Runs a function in several processes, the ranks of a communicator: on the CPU any number of them, on
    GPUs one each. The process that calls ranks_run must not have opened the device. */
-#ifndef TEST_RANKS_H
-#define TEST_RANKS_H
+#pragma once
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include "../../kernels/comm.h"
 #include "../test.h"
 
@@ -100,5 +97,3 @@ static inline int ranks_bench(const char *name, int64_t count, void (*f)(void *)
     for (int r = 0; r < size; r++) failed |= ranks_status[r] != 0;
     return failed;
 }
-
-#endif

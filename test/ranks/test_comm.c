@@ -2,7 +2,6 @@
    order, overlap, and faults. */
 #include "ranks.h"
 #include <pthread.h>
-#include <signal.h>
 #include "../../kernels/comm_backend.h"
 #include "../../llmc/ranks/ranks.h"
 

@@ -1,6 +1,5 @@
 /* checkpoints.h - Saves as train_gpt does, with a Saver, for tests of checkpoints. */
-#ifndef TEST_CHECKPOINTS_H
-#define TEST_CHECKPOINTS_H
+#pragma once
 #include "../model/models.h"
 #include "../scratch.h"
 #include "../../llmc/checkpoint/saver.h"
@@ -133,5 +132,3 @@ static inline void expect_damage_refused(const char *dir, const Damage *damage, 
         EXPECT(rename(good, path) == 0, "%s", path);
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* report_run.h - A run of a few steps for test_log and test_report: what its report gets, prints and writes. */
-#ifndef TEST_REPORT_RUN_H
-#define TEST_REPORT_RUN_H
+#pragma once
 #include "../scratch.h"
 #include "../../llmc/report/report.h"
 
@@ -106,5 +105,3 @@ static inline void report_scratch_open(void) {
     log_path = IN_SCRATCH("log.csv");
     events_path = IN_SCRATCH("log.jsonl");
 }
-
-#endif

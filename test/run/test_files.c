@@ -1,6 +1,5 @@
 /* test_files.c - Files, JSON and safetensors: round trips, malformed input. */
 #include "../scratch.h"
-#include <sys/stat.h>
 #include "../../llmc/checkpoint/safetensors.h"
 
 /* ---- JSON */

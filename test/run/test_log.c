@@ -1,8 +1,5 @@
 /* test_log.c - log.csv, log.jsonl and settings.txt, also after a resume and on a full disk. */
 #include "report_run.h"
-#include <errno.h>
-#include <sys/resource.h>
-#include "../../llmc/base/os.h"
 
 #define ALL_COLUMNS "step,seconds,tokens,loss,val_loss,norm,lr,ms,tokens_per_s,comm_wait_ms,mfu,temperature_c," \
                     "power_w,clock_mhz,throttle\n"

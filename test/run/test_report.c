@@ -2,8 +2,6 @@
 #include "report_run.h"
 #include <stdio_ext.h>
 #include <pty.h>
-#include "../../kernels/comm.h"
-#include "../../llmc/base/os.h"
 
 /* The last of the steps, step 9 or 100, is 6.1 s after the one before. */
 static void space_steps(Report *report, LogRow *step) {

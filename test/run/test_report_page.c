@@ -1,7 +1,6 @@
 /* test_report_page.c - report.html: its data are those of the logs, thinned, also as these grow; no text of a sample
    ends them; it is written completely or not at all. */
 #include "../scratch.h"
-#include <math.h>
 #include <sys/stat.h>
 
 /* Limits of a run: points of a curve, and bytes at the end of log.jsonl. */

@@ -4,7 +4,6 @@
 #include "../model/models.h"
 #include "../scratch.h"
 #include "../../llmc/checkpoint/checkpoint.h"
-#include "../../llmc/tokens/dataloader.h"
 #include "../../llmc/model/model_config.h"
 
 /* An update is 3 micro-batches of 2 sequences; with this seed the short window is the first of one, so that its targets

@@ -1,7 +1,6 @@
 /* test_saver.c - Checkpoints written by the thread: the state at the call, errors survived, old ones removed, the
    best kept; the lock of a run directory. */
 #include "checkpoints.h"
-#include <fcntl.h>
 
 static Trainer *trainer;
 

@@ -2,7 +2,6 @@
    written and read, --help. */
 #include "../scratch.h"
 #include "../../llmc/model/model_config.h"
-#include "../../llmc/options/settings.h"
 
 /* The text of a file that was read stays behind. */
 const char *__lsan_default_suppressions(void);

@@ -2,7 +2,6 @@
    tiktoken (scripts/make_tokenizer_reference.py). */
 #include "../../llmc/text/bpe_files.h"
 #include "../../data/bpe_train.h"
-#include "../../llmc/base/os.h"
 #include "../scratch.h"
 
 #define REFERENCE "test/reference/bpe"

@@ -1,10 +1,7 @@
 /* test_data.c - Random numbers, schedules and token streams. */
-#include <fcntl.h>
-#include <sys/stat.h>
 #include "../../kernels/normal.h"
 #include "../../llmc/train/schedule.h"
 #include "../../llmc/tokens/dataloader.h"
-#include "../../llmc/options/settings.h"
 #include "../scratch.h"
 
 #define SEED 20240520

@@ -1,12 +1,9 @@
 /* test_shards.c - Texts as documents, as token shards, and as the cached tokens of --data. */
 #include "../../data/shard_writer.h"
-#include "../../llmc/base/os.h"
 #include "../../llmc/text/bpe_files.h"
 #include "../../llmc/tokens/dataloader.h"
 #include "../scratch.h"
 #include <glob.h>
-#include <signal.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 
 enum { END = 499 };

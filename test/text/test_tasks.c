@@ -1,6 +1,5 @@
 /* test_tasks.c - Tasks: rows of tokens from items, log-probabilities of batches compared with single rows, and the
    figures. test/text/check_tasks.py compares with PyTorch. */
-#include "../../llmc/base/os.h"
 #include "../../llmc/use/tasks.h"
 #include "../model/models.h"
 #include "../scratch.h"

@@ -1,0 +1,23 @@
+/* base.h - What every layer includes: libc where two files need it; the kernels' memory, ranks, errors; this layer. */
+#pragma once
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "../../kernels/check.h"
+#include "../../kernels/comm.h"
+#include "../../kernels/device.h"
+#include "json.h"
+#include "os.h"
+#include "random.h"
