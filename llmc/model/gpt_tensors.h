@@ -202,7 +202,7 @@ typedef struct {
     const int32_t   *loaded;       /* host memory of the last batch of gpt_load */
     float            dropout;      /* that batch's */
     int              fp8;          /* that batch's products of the blocks are in E4M3 */
-    int              weights_kept; /* their E4M3 weights are those of the last gpt_forward, not quantized again */
+    int              weights_kept; /* their E4M3 weights are those of the last gpt_forward of this shape, kept */
     GroupHook       *before_group; /* called before gpt_forward first reads a group; NULL = none */
     void            *before_context;
 } GPT;

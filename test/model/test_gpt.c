@@ -273,7 +273,8 @@ static void recomputation_and_overlap_change_no_bit(const Reference *r, const ch
         for (int time = 0; time < (is_small || keep_order ? 1 : 4); time++) {
             poison_activations(m);
             for (int step = 0; step < 2; step++) {
-                gpt_set_batch(m, B - step, T - (r->config.matmul_dtype == E4M3 ? 0 : step));    /* there rows x 16 */
+                const int less = r->config.matmul_dtype == E4M3 ? 0 : step;     /* weights_kept: of the same shape */
+                gpt_set_batch(m, B - less, T - less);
                 load(m, tokens, targets, step);
                 m->weights_kept = step && i % VARIANTS >= 2;
                 train_pass(m, 1, step ? ACCUMULATE : OVERWRITE);
