@@ -234,8 +234,8 @@ static void load_config(void *dir) {
 
 static void load_state(void *dir) {
     TrainState s = checkpoint_load_state(dir);
-    CLAIM(s.step >= 0 && s.tokens >= 0 && (int64_t)s.sequences_seen >= 0 && s.val_step >= -1,
-          "step %lld", (long long)s.step);
+    CLAIM(s.step >= 0 && s.tokens >= 0 && (int64_t)s.sequences_seen >= 0 && s.val_step >= -1 && s.best.step >= 0 &&
+          s.best.since >= 0 && isfinite(s.best.loss), "step %lld", (long long)s.step);
     CLAIM(s.spikes.count >= 0 && s.spikes.count <= SPIKE_WINDOW, "a window of %d", s.spikes.count);
     for (int i = 0; i < s.spikes.count; i++) CLAIM(isfinite(s.spikes.loss[i] + s.spikes.log_norm[i]), "number %d", i);
 }

@@ -156,12 +156,14 @@ TEST(the_best_is_linked_and_kept) {
     }
     EXPECT(file_exists(IN_SCRATCH("best/best/model.safetensors")), "the link can be followed");
     unlink(IN_SCRATCH("best/best"));
-    start_validated(&saver, 20, &state, 0);
+    start_validated(&saver, 20, &state, 5);
     expect_saved(&saver, "best=18 18 20");
     limit_file_size(100);
     start_validated(&saver, 21, &state, 1);
     saver_finish(&saver);
     limit_file_size(RLIM_INFINITY);
+    EXPECT(saver.best->step == 18 && !saver.best->since, "step %d again, %d validations since: the other ranks count "
+           "from 21", (int)saver.best->step, (int)saver.best->since);
     start(&saver, 22);                       /* before the next validation */
     expect_saved(&saver, "best=18 18 22");
     EXPECT(checkpoint_load_state(IN_SCRATCH("best/step-00000022")).best.loss == 1.2, "the state has it, too");
