@@ -17,7 +17,7 @@ typedef struct {
     const char    *from;                        /* checkpoint that gives model and weights; NULL = neither */
     Resume         resume;                      /* zeros where no run continues; else its checkpoint is from */
     Corpus         corpus;
-    Tokenizer      *tokenizer;
+    Tokenizer     *tokenizer;
     char          *prompt;                      /* of samples during the training */
     GPTConfig      config;
     GPT            gpt;
@@ -134,7 +134,7 @@ static int save_due(const Run *run) {
            run->save_requested;
 }
 
-/* Sets val_step, unless a stop cuts it short, which it returns: then a resume does it. */
+/* Validates, and sets val_step; or returns the stop that cut it short: a resume then validates this step. */
 static const char *validate(Run *run) {
     const Settings *s = &run->settings;
     TrainState *state = &run->state;

@@ -145,7 +145,6 @@ static void shard_write(ShardWriter *w, int32_t *ids, size_t count) {
     if (ferror(w->file)) shard_end(w);          /* an error at once, not after gigabytes */
 }
 
-/* A line of figures; frees ids. */
 static void shard_print(const ShardWriter *w, const char *to) {
     const Texts *t = w->texts;
     const double seconds = seconds_now() - w->start_s;
@@ -155,7 +154,6 @@ static void shard_print(const ShardWriter *w, const char *to) {
     if (t->documents > 1 && w->bpe->v.end_of_text < 0)
         print_line(stdout, "%lld documents are joined: the tokenizer has no end-of-text token; \"eos_token\" in its "
                    "tokenizer_config.json names one", (long long)t->documents);
-    free(w->ids);
 }
 
 /* ---- A directory of shards */
@@ -217,6 +215,7 @@ void shards_write(Tokenizer *bpe, Texts *texts, const char *dir, int64_t shard_t
     if (val_fraction > 0) texts->stop = (int64_t)((double)texts->bytes * (1 - val_fraction));
     write_shards(&w, dir, shard_tokens, tokens);
     shard_print(&w, dir);
+    free(w.ids);
     directory_sync(dir);
     REQUIRE(file_has_name(fileno(incomplete), mark.text), "%s: another process writes to this directory", dir);
     fclose(incomplete);
@@ -272,4 +271,5 @@ void shard_write_all(Tokenizer *bpe, Texts *texts, const char *path, uint64_t ha
         fail("%s", message);
     }
     shard_print(&w, shards_is_cache(path) ? path : "memory");
+    free(w.ids);
 }

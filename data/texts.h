@@ -1,10 +1,10 @@
-/* texts.h - Text files as documents, read in batches of bounded size, for the tokenizer. */
+/* texts.h - Text files as documents, read in batches of bounded size, for tokenize. */
 #pragma once
 #include "../llmc/text/bpe.h"
 #include "../llmc/tokens/data_files.h"
 
-/* A part of a text; begins: the end-of-text token, if there is one, goes in front of it. start: of the spans before
-   it the bytes and one more each; tokens: its own, once they are known. */
+/* A part of a text; begins: the end-of-text token, if there is one, goes in front of it. start: the bytes of the spans
+   before it, and one more for each, which bounds the number of their tokens; tokens: its number, set when encoded. */
 typedef struct { const unsigned char *text; size_t size, start, tokens; int begins; } BpeSpan;
 
 typedef struct {

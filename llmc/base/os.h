@@ -48,6 +48,6 @@ const char *stop_requested(void); /* why the run should stop now, "SIGTERM", or 
 int save_requested(void);         /* SIGUSR1 arrived since the last call */
 
 /* Starts the program argv[0] of this build, which lies beside this one, and sets argv[0] to its path, valid until the
-   next call. Returns its process; -1 and errno if there is none. Signals that request a stop are blocked in it: Ctrl-C
-   and a queue's SIGTERM reach all processes of a run, of which this one decides. */
+   next call. Returns its process; -1 and errno if there is none. The signals of stop_open are blocked in it: Ctrl-C and
+   a queue's SIGTERM reach all processes of a run, and this one decides when the others end. */
 pid_t start_program(const char **argv);

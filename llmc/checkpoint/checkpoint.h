@@ -38,7 +38,7 @@ typedef struct {
     void         *host[STATES];     /* each as in the table */
     TrainState    state;
     const Option *options;          /* KEPT ones are written */
-    Tokenizer     *tokenizer;
+    Tokenizer    *tokenizer;
     DataId        train, val;
     char         *choices;          /* autotune_text; NULL = none */
 } Snapshot;
@@ -68,7 +68,7 @@ Tokenizer *checkpoint_tokenizer(const char *checkpoint, int V);
 /* Adopts the choices, if the checkpoint has any; prints when they are of another version, device, driver or library. */
 void       checkpoint_load_choices(const char *checkpoint);
 void       checkpoint_load_model(const char *checkpoint, GPT *model);
-/* Moments, of an optimizer of the kind that wrote them, and the number of updates. */
+/* Moments, which an optimizer of the kind `had` wrote, and the number of updates. */
 void       checkpoint_load_optimizer(const char *checkpoint, const TrainState *state, OptimizerKind had, Optimizer *o);
 TrainState checkpoint_load_state(const char *checkpoint);
 Json      *checkpoint_open_state(const char *checkpoint);   /* state.json: also "train", "val" (DataId), "settings" */

@@ -21,8 +21,8 @@ void run_dir_open(RunDir *dir);
 Path run_dir_checkpoint(const RunDir *dir, int64_t step);        /* OUT/step-N */
 
 /* Writes OUT/step-N; durable when the call returns. Replaces one that lacks files for a resume; fails where there is a
-   complete one, or a file of a user in it. Fails when OUT was moved or removed since it was locked, as the next two
-   do. */
+   complete one, or a file of a user in it. Fails when OUT was moved or removed since it was locked, as run_dir_clean
+   does. */
 void run_dir_write(const RunDir *dir, const Snapshot *snapshot);
 
 /* Removes what this run, with a lock also an earlier one, left in step-N.partial. Then, unless state is NULL, OUT/best

@@ -155,8 +155,8 @@ static void params_layout(Params *params, const GPTConfig *config, DType dtype) 
                         .group_blocks = blocks };
 #define ADD(member, name, shape, in_file, initial, decays, count) \
     add_entry(&params->table, prefix, name, tensor_packed(NULL, dtype, shape), \
-                     (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays, \
-                                    .matrices = count, .watched = 1 });
+              (TensorEntry){ .field = &p->member, .layout = in_file, .init = initial, .decay = decays, \
+                             .matrices = count, .watched = 1 });
     Params *p = params;         /* p: the struct that has the member */
     begin_group(params, dtype);
     FIRST_PARAMS(ADD)
@@ -332,7 +332,7 @@ static size_t acts_layout(GPT *m, int batch, int tokens, int first) {
     model->table.count = 0;
     for (int l = 0; l < config->L && m->cached; l++)
         add_entry(&model->table, prefix, "cache", tensor_of(NULL, ACT, 3, m->cached, m->context, 2 * C),
-                         (TensorEntry){ .field = &model->block[l].cache });
+                  (TensorEntry){ .field = &model->block[l].cache });
 #define ADD(field, shape, dtype, dropped, phases) \
     if (l == 0 || !is_shared(m, dropped)) \
         add_act(m, &a->field, prefix, #field, tensor_packed(NULL, dtype, shape), \

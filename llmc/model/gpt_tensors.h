@@ -235,9 +235,9 @@ void   params_create(Params *params, const GPTConfig *config, DType dtype, void 
 void   params_free(Params *params);
 Tensor params_group(const Params *params, int index, DType dtype);      /* from 0 in the order of memory, flat */
 
-/* Allocates on the device for batches of up to B sequences of T tokens: to GENERATE, with a cache of as many; to TRAIN,
-   also for one of config.cache_tokens of one sequence, in the same memory. Where ranks share sequences, T counts the
-   tokens of this rank, here and in gpt_set_batch. */
+/* Allocates on the device for batches of B sequences of T tokens: to GENERATE, with a cache of as many; to TRAIN, also
+   for one of config.cache_tokens of one sequence, in the same memory. Where ranks share sequences, T counts the tokens
+   of this rank, here and in gpt_set_batch. */
 void gpt_create(GPT *m, GPTConfig config, const char *attention, int B, int T, Purpose purpose);
 
 /* HuggingFace's initial weights, a function of the seed and the tensor's index in the table. */
@@ -249,7 +249,8 @@ void gpt_init(GPT *m, uint64_t seed);
 void gpt_perturb(GPT *m);
 void gpt_cast_params(GPT *m);       /* params = master, rounded to config.dtype; after every write to master */
 
-/* Sets the shapes of the activations: B sequences of T tokens. Fails where they need more memory than was allocated. */
+/* Sets the shapes of the activations: B sequences of T tokens. Fails where they need more memory than was allocated, as
+   a smaller batch can (gpt_act_plan). */
 void gpt_set_batch(GPT *m, int B, int T);
 
 /* Until gpt_set_batch, for generation, the activations' memory holds an empty cache of k and v of B sequences of up to

@@ -14,7 +14,7 @@
 #define DTYPE_NAMES      "f32|bf16"                             /* DType, kernels/tensor.h */
 #define RECOMPUTE_NAMES  "none|gelu|layernorm|block"            /* Recompute, model/gpt_tensors.h */
 #define OPTIMIZER_NAMES  "adamw|muon"                           /* OptimizerKind, model/gpt_tensors.h */
-#define SCHEDULE_NAMES   "cosine|linear|wsd|constant"           /* ScheduleKind, train/schedule.h */
+#define SCHEDULE_NAMES   "cosine|linear|wsd|constant"           /* the enum of train/schedule.c */
 #define MODEL_NAMES      "d2, d4, d6, d8, d12 = gpt2 (124M), d24 = gpt2-medium (355M), d36 = gpt2-large (774M), " \
                          "d48 = gpt2-xl (1558M)"
 

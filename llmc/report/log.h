@@ -7,7 +7,7 @@
      OUT/settings.txt   version, command, device, model, recipe, data, memory, floor and resume as comments, and all
                         settings, which --config reads; those of the last start
 
-   Nothing here prints except log_open and log_file_flush, in lines of their own. */
+   log_open and log_file_flush print lines of their own, of what is wrong with the files. */
 #pragma once
 #include "../model/gpt.h"
 #include "../options/settings.h"

@@ -31,4 +31,4 @@ int         shard_is_whole(const char *path);   /* of this version, complete and
 /* The tokens of texts are in TEXT.tokens-HASH.bin. The hash begins with (bpe_fingerprint, DocumentKind, the field of
    JSONL), and continues with (the hash before, size, bytes) of every text. */
 uint64_t tokens_hash(uint64_t before, int64_t number, const void *bytes, size_t size);
-int      shards_is_cache(const char *path);     /* has such a name, complete or not */
+int      shards_is_cache(const char *path);     /* has such a name; also the incomplete ones of earlier versions */

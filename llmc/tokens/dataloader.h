@@ -14,14 +14,14 @@
 
 typedef struct {
     char       *name;               /* the path or pattern */
-    Tokenizer   *tokenizer;         /* bytes; the BPE of the text, or that beside shards; ids */
+    Tokenizer  *tokenizer;          /* bytes; the BPE of the text, or that beside shards; ids */
     int         is_text;            /* bytes, or tokens made of a text; 0: shards */
     int64_t     count;
     /* for dataloader.c alone */
     struct TokenFile *file;
     int         file_count, width;  /* bytes per token: 1 a text, 2 or 4 shards */
     int         is_slice;           /* name, files and tokenizer belong to another stream */
-    Tokenizer   *beside;            /* the one beside shards, NULL = not looked for */
+    Tokenizer  *beside;             /* the one beside shards, NULL = not looked for */
     uint64_t    fingerprint;        /* 0 = not known yet */
     int64_t     first;              /* within the stream of all files */
 } Tokens;

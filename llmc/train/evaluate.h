@@ -1,4 +1,4 @@
-/* evaluate.h - The loss of a model on a token stream, and the val losses of a run. */
+/* evaluate.h - The loss of a model on a token stream, and the lowest val loss of a run. */
 #pragma once
 #include "../tokens/dataloader.h"
 #include "../report/report.h"
@@ -8,9 +8,7 @@
    it: each computes a part. */
 Evaluation evaluate(GPT *model, const Tokens *tokens, Tokenizer *tokenizer, int64_t max_tokens, int B);
 
-/* ---- The val losses of a run */
-
-/* The lowest one. All zeros: no validation yet. */
+/* The lowest val loss of a run. All zeros: no validation yet. */
 typedef struct {
     int64_t step;        /* 0 = none */
     double  loss;

@@ -1,5 +1,5 @@
 /* spike_detector.h - Steps whose update is not applied: non-finite ones, and spikes, with a loss or gradient norm
-   far above those of the last applied updates. Their limits go to the device in StepStats before the step, so the
+   far above those of the last applied updates. The limits go to the device in StepStats before the step, so the
    decision does not wait for the host. */
 #pragma once
 #include "../model/gpt.h"

@@ -22,7 +22,7 @@ typedef struct { int64_t line; int first, count, label; } TaskItem;      /* labe
 
 typedef struct {
     const char *name, *path;
-    Tokenizer   *tokenizer;
+    Tokenizer  *tokenizer;
     int         T, V;            /* the model's */
     TaskItem   *item;
     TaskRow    *row;
