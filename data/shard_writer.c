@@ -127,7 +127,7 @@ static void shard_end(ShardWriter *w) {
         const FileMap map = file_map(w->path);
         const ShardHeader header = shard_header_of(map, w->count, w->width);
         file_unmap(map);
-        rewind(w->file);                                /* which forgets an error */
+        rewind(w->file);                                /* clears the error flag */
         file_write(w->file, &header, sizeof header);
     }
     file_close_durably(w->file, w->path);

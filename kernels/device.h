@@ -32,7 +32,7 @@ extern const char *const backend_name;          /* "cpu" or "cuda" */
 /* First in main. OpenMP reads how long waiting threads spin when the program is loaded: where neither OMP_WAIT_POLICY
    nor GOMP_SPINCOUNT is set, the CPU backend sets a short time and executes the program again, once. */
 void         device_start(char **argv);
-void         device_open(DeviceOptions options);
+void         device_open(DeviceOptions options);     /* sets OMP_NUM_THREADS on a CPU, for started programs */
 /* GPUs visible to this process (CUDA_VISIBLE_DEVICES); 0 on the CPU, which processes may share. It initializes CUDA,
    which a fork does not survive: a process that forks ranks calls it in a child. */
 int          device_count(void);

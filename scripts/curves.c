@@ -111,7 +111,7 @@ static void write_run(FILE *json, const char *path) {
     fputc('}', json);
 }
 
-/* ---- The page. Not static what test/fuzz calls. */
+/* ---- The page. test/fuzz calls page_data and page_write, too. */
 
 /* The data of a page, a new string, complete before anything is written. is_live: the page is replaced while the run
    lasts, and reloads itself. */

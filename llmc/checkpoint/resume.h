@@ -20,8 +20,8 @@ Resume resume_find(const Settings *settings, Option *table, RunDir *dir);
 char *resume_adopt_options(Option *table, const Json *json, const char *only);
 
 /* Fails if a model of bytes gets token ids or reversed, and if the data differ although the options that name them
-   (data, val-data, val-fraction) are the checkpoint's. Clears state.best, and prints that, if its checkpoint is gone, or
-   validation data or --val-tokens are others. */
+   (data, val-data, val-fraction) are the checkpoint's. Clears state.best, and prints that, if its checkpoint is gone,
+   or validation data or --val-tokens are others. */
 void resume_check_data(Resume *resume, const Corpus *corpus, const Settings *settings);
 
 /* Loads weights and moments. Fails on an inconsistent state, and on ranks with other files. */

@@ -1,7 +1,7 @@
-/* saver.h - Saves checkpoints during training: the loop waits for a copy to host memory, a thread writes the files, one
-   checkpoint at a time. A failed write (a full disk) does not end the run: it is reported, earlier checkpoints stay, and
-   the next save tries again. A Saver opened without a run directory writes nothing. Also reports why a run ends, and how
-   it continues. */
+/* saver.h - Saves checkpoints during training: the loop waits for a copy to host memory, a thread writes the files,
+   one checkpoint at a time. A failed write (a full disk) does not end the run: it is reported, earlier checkpoints
+   stay, and the next save tries again. A Saver opened without a run directory writes nothing. Also reports why a run
+   ends, and how it continues. */
 #pragma once
 #include <pthread.h>
 #include "run_dir.h"

@@ -12,7 +12,7 @@ int bpe_has_files(const char *dir);
    each byte, with the byte as its id, and no merges. */
 char *bpe_file_text(const Tokenizer *tokenizer, const char *name, int T);
 
-/* The code point of the letter that stands for a byte in these files: the printable bytes of Latin-1 for themselves, the
-   others, in their order, U+0100, U+0101, ... */
+/* The code point of the letter that stands for a byte in these files: the printable bytes of Latin-1 for themselves,
+   the others, in their order, U+0100, U+0101, ... */
 enum { BPE_LETTERS = 0x144 };
 int bpe_letter(int byte);

@@ -88,7 +88,7 @@ int32_t *tokenizer_encode(const Tokenizer *tokenizer, const char *text, int V, i
 void tokenizer_print(const Tokenizer *tokenizer, int32_t token, FILE *file) {
     const BpeVocabulary *v = &tokenizer->v;
     if (tokenizer == TOKENIZER_IDS) fprintf(file, "%d ", token);
-    else if (token >= v->V)         fputs("\xEF\xBF\xBD", file);        /* a model may have more tokens than it */
+    else if (token >= v->V)         fputs("\xEF\xBF\xBD", file);        /* a model may have more tokens */
     else                            fwrite(v->token[token].bytes, 1, (size_t)v->token[token].size, file);
 }
 

@@ -106,7 +106,7 @@ static void close_files(Tokens *t) {
     for (; t->file_count; free(t->file[t->file_count].name)) file_unmap(t->file[--t->file_count].map);
 }
 
-/* tokenize ends when nobody reads its errors. */
+/* tokenize ends when its errors have no reader. */
 static void end_if_stopped(pid_t pid, int errors) {
     const char *why = stop_requested();
     if (!why) return;
@@ -117,7 +117,7 @@ static void end_if_stopped(pid_t pid, int errors) {
     exit(EXIT_TRY_AGAIN);
 }
 
-/* Fails with the message that it writes to the pipe. */
+/* Fails with the message that tokenize writes to the pipe. */
 static void run_tokenize(const char **argv, const int errors[2]) {
     char message[FAIL_LENGTH] = "";
     int status;

@@ -10,10 +10,10 @@ typedef struct {
     FILE      *file;
     int        is_raw;          /* file gets the bytes of tokens as they are: no terminal, not the log of a run */
     const char *stop;           /* text before which an answer ends; "" = none */
-    int32_t   *token;           /* the context, also behind the end of the text */
+    int32_t   *token;           /* all so far, also those after the end of a text */
     size_t     count, room;
     size_t     first, cached;   /* the model's context begins at the first token; its cache has those up to cached */
-    uint64_t   index;           /* number of the sample << 40 | number of its next token: that of the random number */
+    uint64_t   index;           /* of the next random number: number of the sample << 40 | number of its token */
 
     FILE      *stream;          /* to text: a prompt, if that is written, and its answer */
     char      *text;

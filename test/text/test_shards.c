@@ -83,7 +83,7 @@ static void change_text(int number) {
     if (pwrite(text_fd, &letter, 1, 0) != 1) _exit(2);
 }
 
-/* A job with a signal after every 5 ms, of computing unless tokenize computes. */
+/* A job with a signal every 5 ms: of this process's CPU time for shards, of real time where tokenize computes. */
 static void run_disturbed(void (*handler)(int), const Job *job) {
     signal(job->dir ? SIGPROF : SIGALRM, handler);
     setitimer(job->dir ? ITIMER_PROF : ITIMER_REAL, &(struct itimerval){ { 0, 5000 }, { 0, 5000 } }, NULL);
@@ -389,7 +389,7 @@ static void flip(const char *path, long at) {
     fclose(file);
 }
 
-/* Cut, longer, or with another bit in any byte; also after it was opened, as shards are not looked at before. */
+/* Cut, longer, or with another bit in any byte; opened as a shard, where tokens_check alone verifies the tokens. */
 TEST(a_damaged_cache_is_made_again) {
     static const off_t sizes[] = { 0, 5, 1024, 1030, 9999 };
     int32_t want[256];
@@ -435,7 +435,7 @@ TEST(a_cache_of_wide_ids_is_found_again) {
     bpe_free(wide);
 }
 
-/* A pattern such as many-* matches the cache of an earlier run, and what a killed one of an earlier version has left. */
+/* A pattern such as many-* matches the cache of an earlier run, and the leftovers of a killed earlier version. */
 TEST(a_pattern_leaves_the_cache_out) {
     char *pattern = IN_SCRATCH("many-*");
     put_text(IN_SCRATCH("many-a.txt"), a_text);
