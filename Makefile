@@ -110,8 +110,8 @@ $(SM90_O): $(BUILD)/%.o: %.cu $(BUILD)/settings
 # starts the programs beside it: tokenize makes the tokens of a text, curves writes report.html
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(OBJECTS) | $(BUILD)/tokenize $(BUILD)/curves
 	$(link) $(LIBS)
-$(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize data/bpe_train data/shard_writer data/texts $(addprefix llmc/,base/files base/json base/os \
-                     options/options text/bpe text/bpe_files tokens/data_files) kernels/check)
+$(BUILD)/tokenize: $(patsubst %,$(BUILD)/%.o,data/tokenize data/bpe_train data/shard_writer data/texts \
+                     $(addprefix llmc/,base/files base/json base/os options/options text/bpe text/bpe_files tokens/data_files) kernels/check)
 	$(link)
 $(BUILD)/curves: $(patsubst %,$(BUILD)/%.o,scripts/curves $(addprefix llmc/,report/log_reader base/files base/json base/os) kernels/check)
 	$(link)

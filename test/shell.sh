@@ -44,6 +44,11 @@ same_files() {    # same_files A B FILE...: of two folders, byte for byte
     a=$1 b=$2; shift 2
     for file; do expect "the same bytes" cmp "$a/$file" "$b/$file"; done
 }
+same_state() {    # same_state A B: of two checkpoints, but for the best: its save may have failed, or been due anyway
+    grep -v '^ *"best": ' "$1/state.json" > "$dir/a.state"
+    grep -v '^ *"best": ' "$2/state.json" > "$dir/b.state"
+    expect "the same state in $1 and $2" cmp "$dir/a.state" "$dir/b.state"
+}
 same_steps() {    # same_steps A B: the rows of two runs' logs are the same but for their times
     steps_of "$1" > "$dir/a.steps"
     steps_of "$2" > "$dir/b.steps"

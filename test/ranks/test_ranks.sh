@@ -42,8 +42,8 @@ while IFS='|' read -r kind sizes options split; do       # split: the ranks that
         is "a column for the communication" "$(head -n 1 "$dir/$kind-$n/log.csv" | grep -c comm_wait_ms)" 1
         same_files "$dir/$kind-1/step-00000016" "$dir/$kind-$n/step-00000016" config.json
         resume $kind-$n $kind-$n-again $parallel
-        # state.json has the best before the last validation, whose checkpoint copy_run leaves out
         same_files "$dir/$kind-$n/step-00000016" "$dir/$kind-$n-again/step-00000016" ${checkpoint_files% state.json}
+        same_state "$dir/$kind-$n/step-00000016" "$dir/$kind-$n-again/step-00000016"     # copy_run leaves out the best
         resume $kind-$n $kind-$n-to-1
         resume $kind-1 $kind-1-to-$n $parallel
         close_test "$kind: $n ranks train as one, also after a resume, and resume to the bit"

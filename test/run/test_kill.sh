@@ -15,14 +15,12 @@ make_text text 3000 1500
 small="--data $dir/text/train.txt --val-data $dir/text/val.txt --layers 1 --heads 2 --channels 16 --context 16"
 small="$small --dtype f32 --batch 2 --threads 1"
 
-# Without the best, which is another where its save has failed, and extra only where --save-every does not save it.
-state_of() { grep -v '^ *"best": ' "$1/state.json"; }
 same_checkpoints() {  # same_checkpoints A B: every checkpoint of A is in B, byte for byte
     for step in "$1"/step-????????; do
         [ -d "$step" ] || continue
         other=$2/${step##*/}
         same_files "$step" "$other" ${checkpoint_files% state.json}
-        is "state.json of $step" "$(state_of "$step")" "$(state_of "$other")"
+        same_state "$step" "$other"
     done
 }
 names_in() { (cd "$1" && ls -d step-* 2>/dev/null | grep -v '\.partial-'); }      # one of a run without locks stays

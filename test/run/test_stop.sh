@@ -39,6 +39,7 @@ for signal in TERM INT; do
     says "$signal" "^SIG$signal: saved at step [0-9]* of 400; --resume $dir/$signal continues"
     expect "the resume" "$gpt" --out "$dir/$signal" --resume
     same_files "$dir/whole/step-00000400" "$dir/$signal/step-00000400" ${checkpoint_files% state.json}
+    same_state "$dir/whole/step-00000400" "$dir/$signal/step-00000400"
     same_steps "$dir/whole" "$dir/$signal"
     is "the events of the resume" "$(events_of "$signal")" "$(events_of whole)"
     is "checkpoints among them" "$(grep -c '"event": "checkpoint", .*"path": "'"$dir/$signal/step-" \
@@ -74,6 +75,7 @@ stop TERM
 case $status in 0|75) ;; *) is "exit code after the first steps" $status 75 ;; esac
 expect "the resume, wherever the run came from" "$gpt" $run --out "$dir/early"
 same_files "$dir/begun/step-00000300" "$dir/early/step-00000300" ${checkpoint_files% state.json}
+same_state "$dir/begun/step-00000300" "$dir/early/step-00000300"
 if in_turn 2; then
     mv "$dir/begun/step-00000300" "$dir/moved"
     expect "a resume without its checkpoints begins" "$gpt" $run --out "$dir/begun"
