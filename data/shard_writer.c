@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <fnmatch.h>
 #include <poll.h>
+#include <sys/file.h>
 #include "../llmc/text/bpe_files.h"
 
 /* ---- A tokenizer */
@@ -65,8 +66,8 @@ typedef struct {
     int32_t    *ids;                /* tokens of a batch */
     size_t      room;
     double      start_s;
-    uint64_t    hash;               /* of the texts, for shard_write_all, as is errors, -1 = none */
-    int         errors;
+    uint64_t    hash;               /* of the texts, for shard_write_all, as are the others */
+    int         errors, has_lock;   /* a pipe, -1 = none; whether no other process writes the file */
 } ShardWriter;
 
 static ShardWriter shard_writer(Tokenizer *bpe, Texts *texts) {
@@ -109,7 +110,7 @@ static size_t shard_next_ids(ShardWriter *w) {
 static void stop_if_wanted(const ShardWriter *w, const char *incomplete) {
     const char *why = stop_requested();
     if (!why && poll(&(struct pollfd){ .fd = w->errors }, 1, 0) <= 0) return;       /* POLLERR: it has none */
-    if (incomplete) unlink(incomplete);
+    if (incomplete && w->has_lock) unlink(incomplete);
     if (why) print_line(stdout, "%s: the tokens are not complete; the same command makes them again", why);
     exit(EXIT_TRY_AGAIN);
 }
@@ -227,7 +228,7 @@ void shards_write(Tokenizer *bpe, Texts *texts, const char *dir, int64_t shard_t
 
 /* ---- One shard. It is written under its own name: until its header is, as after a kill, it counts as damaged. One
    process writes, with a lock. Without locks several may: the same bytes at the same places, so that each reads what it
-   has written. */
+   has written; none removes it, which others need. */
 
 /* Every byte of the texts, and how they are read. */
 static uint64_t hash_of_texts(const ShardWriter *w) {
@@ -259,6 +260,7 @@ void shard_write_all(Tokenizer *bpe, Texts *texts, const char *path, uint64_t ha
         stop_if_wanted(&w, NULL);
         usleep(100000);
     }
+    w.has_lock = !flock(fileno(file), LOCK_EX | LOCK_NB);       /* where there are locks, it has it already */
     if (shard_is_whole(path)) {                     /* that process has written it */
         fclose(file);
         return;
@@ -267,7 +269,7 @@ void shard_write_all(Tokenizer *bpe, Texts *texts, const char *path, uint64_t ha
         print_line(stdout, "%s: incomplete, damaged, or of an earlier version; made again", path);
     shard_begin(&w, path, file);
     if (fails(write_batches, &w, message)) {        /* a line of JSONL is refused, or the disk is full */
-        unlink(path);
+        if (w.has_lock) unlink(path);
         fail("%s", message);
     }
     shard_print(&w, shards_is_cache(path) ? path : "memory");

@@ -10,8 +10,8 @@
 void shards_write(Tokenizer *bpe, Texts *texts, const char *dir, int64_t shard_tokens, double val_fraction);
 
 /* Writes all tokens to the file path, unless it is intact; waits for another process that writes it. Fails, and removes
-   the file, on more than 2^32 - 1 tokens, and where the tokens_hash of the texts is not hash at the end: they changed.
-   Ends the process also when the pipe errors (-1 = none) has no reader. */
+   the file if it has a lock, on more than 2^32 - 1 tokens, and where the tokens_hash of the texts is not hash at the
+   end: they changed. Ends the process also when the pipe errors (-1 = none) has no reader. */
 void shard_write_all(Tokenizer *bpe, Texts *texts, const char *path, uint64_t hash, int errors);
 
 /* Writes tokenizer.json and tokenizer_config.json, each completely or not at all. A directory with the same tokenizer

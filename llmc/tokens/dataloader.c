@@ -132,7 +132,7 @@ static void run_tokenize(const char **argv, const int errors[2]) {
     REQUIRE(!is_said, "%s", message);
     REQUIRE(!WIFSIGNALED(status), "%s was killed by signal %d (%s)", argv[0], WTERMSIG(status),
             strsignal(WTERMSIG(status)));
-    REQUIRE(!status, "%s: exit code %d; want tokenize of this build", argv[0], WEXITSTATUS(status));
+    REQUIRE(!status, "%s: exit code %d; see the line above, or want it of this build", argv[0], WEXITSTATUS(status));
 }
 
 /* Writes the tokens of the texts to a file or, as that is open in both programs, to memory (data/shard_writer.h). */

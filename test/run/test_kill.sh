@@ -201,6 +201,19 @@ else
     grep -q 'warning: .*shared: cannot be locked: Bad file descriptor' "$dir/one.err" || wrong "no warning"
     close_test "two runs in a directory without locks leave complete checkpoints"
 
+    # ---- Two runs of one text without locks: a stop of one, before its tokenize writes, takes no tokens from the other
+    expect "a tokenizer" "$tokenize" "$dir/text/train.txt" --train-tokenizer --vocab-size 300 --out "$dir/bpe"
+    text="$small --val-every 0 --steps 2 --out none --tokenizer $dir/bpe"
+    slow="env LD_PRELOAD=$faults FAULT_NO_LOCKS=1 FAULT_PATH=.tokens- FAULT_ERROR=SLOW FAULT_FIRST=1"
+    $slow FAULT_CALLS=open FAULT_LOG="$dir/opens" "$gpt" $text > "$dir/stopped.out" 2>&1 &
+    pid=$!
+    wait_for tokens- "$dir/opens"
+    kill -TERM $pid
+    expect "the other run" $slow FAULT_CALLS=write "$gpt" $text
+    wait $pid
+    is "exit code of the stopped run" $? 75
+    close_test "without locks, a stop of one run leaves the tokens that another writes"
+
     # ---- Killed before the link of the best, whose checkpoint is complete: the resume makes it
     run="$small --steps 6 --save-every 2 --val-every 3"
     LD_PRELOAD="$faults" FAULT_PATH=/best FAULT_CALLS=rename FAULT_FIRST=2 FAULT_ERROR=KILL \
