@@ -331,6 +331,20 @@ TEST(kinds_of_safetensors) {
     }
 }
 
+/* A child has it, as has one that a killed run was starting. */
+TEST(a_lock_is_waited_for_a_moment) {
+    const int held = directory_lock(scratch).fd, child = fork();
+    if (!child) {
+        usleep(20000);
+        _exit(0);
+    }
+    close(held);
+    const int fd = directory_lock(scratch).fd;
+    EXPECT(held > 0 && fd > 0, "locked by %d, then by %d", held, fd);
+    close(fd);
+    waitpid(child, NULL, 0);
+}
+
 /* Against the xxhash library, of (i * 7 + 1) & 255. */
 TEST(sums_are_xxh64) {
     static const struct { int size; uint64_t sum; } known[] = {
