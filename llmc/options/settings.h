@@ -41,8 +41,7 @@
       "of log and checkpoints; none = no files (default runs/NAME of the data); of --task: a file, JSON per item", \
       "-o out-dir output-dir output save-dir logging-dir log-dir run-dir default-root-dir") \
     X(FLAG,    resume,           NULL,      NO_ARGUMENT,        COMMAND, \
-      "continue a run, --resume runs/book; options that are given win", \
-      "resume-from-checkpoint resume-from resume-path") \
+      "continue a run, --resume runs/book; options that are given win") \
     X(TEXT,    init,             NULL,      ARGUMENT("CHECKPOINT"), KEPT, \
       "start from the weights of a checkpoint; another --context repeats or cuts its position table", \
       "model-name-or-path from-pretrained pretrained ckpt-path load-from") \
@@ -58,7 +57,7 @@
     X(TEXT,    config,           NULL,      ARGUMENT("FILE"),   COMMAND, \
       "read options from a file, such as DIR/settings.txt") \
     X(FLAG,    dry_run,          NULL,      NO_ARGUMENT,        COMMAND, \
-      "print settings and memory plan, and exit; needs no data") \
+      "print settings and memory plan, and exit; needs no --data") \
     X(FLAG,    version,          NULL,      NO_ARGUMENT,        COMMAND, "print the version, and exit") \
     X(FLAG,    help,             NULL,      NO_ARGUMENT,        COMMAND, "or -h: print this, and exit") \
     \
@@ -184,6 +183,7 @@
     T(ANSWER("-h eval-only do-eval evaluate", "use --eval CHECKPOINT FILE, also with --task hellaswag")) \
     T(CONVERTED("-r", "recompute 0=none 1=gelu 2=layernorm", "use --recompute gelu for 1, layernorm for 2")) \
     T(CONVERTED("-y", "resume 1=yes", "use --resume for 1")) \
+    T(ANSWER("resume-from-checkpoint resume-from resume-path", "use --resume RUN, the directory with log.csv")) \
     T(ANSWER("chat", "use --sample CHECKPOINT --interactive")) \
     T(ANSWER("train.py sample.py", "leave this word out: train_gpt is the program")) \
     T(ANSWER("quiet verbose silent", "use --log-every N; log.csv has every step, remove it")) \

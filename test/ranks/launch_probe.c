@@ -5,7 +5,8 @@
      error    comm reports an error        late     calls heartbeat_end 1 s after the others
      exit     exits without heartbeat_end  hang     stays in that step
      busy     is busy for 2 s, says so,    early    fail(), before the ranks join
-              and hangs
+              and hangs                    slow     has a pending collective when it is stopped for
+                                                    more than 1 s, which ends 0.5 s after that
 
    Writes rank.RANK with its pid into the directory $PROBE_DIR, if any.
 
@@ -111,7 +112,13 @@ int main(int argc, char **argv) {
     const char *step_ms = getenv("PROBE_STEP_MS");
     int64_t step = 0;
     for (; step < s.steps && !stop_requested(); step++) {
+        const double before_s = seconds_now();
         usleep(1000 * (step_ms ? (useconds_t)atoi(step_ms) : 10));
+        if (!strcmp(what, "slow") && seconds_now() > before_s + 1) {
+            waits_since_s = before_s;
+            usleep(500 * 1000);
+            waits_since_s = 0;
+        }
         if (save_requested()) fprintf(stderr, "rank %d saves\n", comm_rank);
         if (step != 5) continue;
         if (!strcmp(what, "fail"))  fail("disk full");

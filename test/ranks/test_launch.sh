@@ -160,7 +160,8 @@ failures() {
 silence() {       # rank 0, rank 1, or all stop and go on
     for who in 0 1 all; do
         mkdir "$dir/$who"
-        PROBE_DIR=$dir/$who "$probe" --gpus 3 $quick > "$dir/$who/out" 2> "$dir/$who/err" &
+        [ $who = all ] && slow=slow || slow=
+        PROBE_1=$slow PROBE_DIR=$dir/$who "$probe" --gpus 3 $quick > "$dir/$who/out" 2> "$dir/$who/err" &
         echo $! > "$dir/$who/pid"
     done
     for who in 0 1 all; do wait_for "joined" "$dir/$who/out"; done

@@ -347,6 +347,8 @@ settings="--config $dir/a-flash-f32/settings.txt"
 is "the same beside the settings of a run" "$(loss_of "$val" --val-fraction 0.25 $settings)" "$quarter"
 is "what is typed, all of it, and not what the settings say" "$(loss_of "$dir/quarter.txt" $settings)" "$quarter"
 is "the text of that run" "$(loss_of "$val")" "$(loss_of)"
+cp "$dir/text/train.txt" "$dir/grows.txt"
+expect "a resume that validates another part" "$gpt" --resume "$dir/part-0.5" --steps 3 --val-fraction 0.25
 close_test "--eval gives the logged loss, alone that of the run"
 
 sample() {        # sample FILE OPTIONS...: what is sampled into $dir/FILE, without the words about it
@@ -379,7 +381,7 @@ done
 printf '\357\273\277two\r\n\tlines\\\r\n' > "$dir/prompt.crlf"
 sample from.windows --seed 5 --prompt - < "$dir/prompt.crlf"
 expect "a prompt with CRLF and a byte order mark" cmp "$dir/from.stdin" "$dir/from.windows"
-for end in '\n' '\r\n'; do printf "ab${end}cd$end" | sample "lines${#end}" --seed 5 --interactive; done
+for end in '\n' '\r\n'; do printf "ab${end}cd${end%??}" | sample "lines${#end}" --seed 5 --interactive; done
 expect "lines with CRLF" cmp "$dir/lines2" "$dir/lines4"
 expect "longer than the context" "$gpt" --sample "$dir/a-flash-f32" --sample-tokens 300 --temperature 0
 is "neither a warning nor a seed" "$(grep -ac 'warning\|^seed' "$dir/expect.out")" 0
@@ -401,6 +403,10 @@ close_test "--sample: seeds, prompts from stdin, escapes, several samples, --top
 expect "samples of a run" "$gpt" $small --steps 5 --sample-every 2 --sample-tokens 1 --out none
 is "samples at steps" "$(sed -n 's/^step \([0-9]*\): a sample$/\1/p' "$dir/expect.out" | tr '\n' ' ')" "2 4 5 "
 close_test "a run samples when due and at its end"
+expect "a run that validates often" "$gpt" $small --batch 1 --steps 8 --val-every 1 --out "$dir/often"
+is "whether its steps take less than half of the time" "$(cells "$dir/often" seconds ms |
+    awk -F, 'NR == 1 { first = $1; next } { ms += $2; last = $1 } END { print ms < 500 * (last - first) }')" 1
+close_test "validations do not count as time of a step"
 
 items=$dir/items.jsonl
 printf '%s\n' '{"context": "Once", "choices": ["upon", "the"], "label": 0}' '' \

@@ -249,6 +249,7 @@ TEST(other_files_stay) {
     for (int step = 1; step <= 8; step++) save_step(out, trainer, step);
     put_text(IN_SCRATCH("others/step-00000002/notes.txt"), "mine");
     directory_make(IN_SCRATCH("others/step-00000003/eval"));
+    directory_make(IN_SCRATCH("others/step-00000001.partial/eval"));       /* of a removal; then it was saved again */
     unlink(IN_SCRATCH("others/step-00000004/optimizer.safetensors"));         /* a model to load stays, too */
     EXPECT(rename(IN_SCRATCH("others/step-00000005"), elsewhere) == 0 &&
            symlink(elsewhere, IN_SCRATCH("others/step-00000005")) == 0, "a link");
@@ -257,7 +258,7 @@ TEST(other_files_stay) {
     save_step(out, trainer, 12);                                           /* a later one neither goes nor counts */
     Saver saver = open_saver(out, trainer, 2);
     start(&saver, 9);
-    expect_saved(&saver, "step-00000002.partial step-00000003.partial step-7 4 8 9 10 12");
+    expect_saved(&saver, "step-00000001.partial step-00000002.partial step-00000003.partial step-7 1 4 8 9 10 12");
     close_saver(&saver);
     EXPECT(file_exists(IN_SCRATCH("others/step-00000002.partial/notes.txt")) &&
            file_is_dir(IN_SCRATCH("others/step-00000003.partial/eval")), "the files of a user");

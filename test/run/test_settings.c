@@ -154,7 +154,7 @@ TEST(unknown_names) {
         { "-i", "use --data" }, { "-x", "use --steps" }, { "-nk", "use --keep" }, { "-pr", "torchrun and srun set it" },
         { "-e", "use --model" }, { "-v", "use --val-every" }, { "-h", "use --eval CHECKPOINT FILE, also" },
         { "--chat", "use --sample CHECKPOINT --interactive" }, { "--rope", "the model is GPT-2's" },
-        { "-pi", "torchrun and srun set it" },
+        { "-pi", "torchrun and srun set it" }, { "--resume_from_checkpoint=out", "use --resume RUN, the directory" },
     };
     for (int i = 0; i < COUNT(cases); i++) {
         const char *word = cases[i][0], *want = STRING("%.*s: %s", (int)strcspn(word, "="), word, cases[i][1]);

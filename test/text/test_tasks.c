@@ -145,6 +145,8 @@ TEST(bad_items) {
           "line 2: \"context\" is \"a\", want one without \\u0000" },
         { "hellaswag", "{\"activity_label\": \"A\", \"ctx\": \"b\", \"endings\": [\"c\", \"d\"], \"label\": \"2\"}",
           "line 1: \"label\" is \"2\", want an integer from 0 to 1" },
+        { "hellaswag", "{\"activity_label\": \"A\", \"ctx\": \"b\", \"endings\": [\"c\", \"d\"], \"label\": \"10\"}",
+          "line 1: \"label\" is \"10\", want an integer from 0 to 1" },
         { "hellaswag", "{\"activity_label\": \"A\", \"ctx_a\": \"b\", \"endings\": [\"c\", \"d\"], \"label\": 0}",
           "line 1: \"ctx_b\" is missing" },
         { "hellaswag", GOOD, "line 1: \"activity_label\" is missing" },
