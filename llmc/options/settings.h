@@ -23,7 +23,7 @@
     T(TITLE("What to do (without --eval or --sample: train)")) \
     X(TEXT,    data,             NULL,      ARGUMENT("FILE"),   KEPT, \
       "a text (its bytes are the tokens, without --tokenizer) or token shards, 'dir/train_*.bin'", \
-      "-i input-bin dataset-path data-dir data-path train-file train-data train-bin input") \
+      "-i input-bin dataset-path data-dir data-path train train-file train-data train-bin input") \
     X(TEXT,    val_data,         NULL,      ARGUMENT("FILE"),   KEPT, \
       "text or shards to validate on; without it, the last part of a text, or dir/val_*.bin", \
       "-j input-val-bin validation-file val validation val-file val-bin eval-file val-dataset") \
@@ -209,7 +209,7 @@
              "torchrun and srun set it by environment variables, remove it; on one machine use --gpus")) \
     T(ANSWER("device", "the build decides, make DEVICE=cpu or DEVICE=cuda; remove it")) \
     T(ANSWER("-a overfit-single-batch", "not supported, remove it")) \
-    T(ANSWER("compile fused tf32 tensorcores -f -w -ge num-workers do-train train backend ddp zero-stage -z", \
+    T(ANSWER("compile fused tf32 tensorcores -f -w -ge num-workers do-train backend ddp zero-stage -z", \
              "not needed, remove it")) \
     T(ANSWER("checkpoint", "--eval RUN and --sample RUN take the best, RUN/step-N takes another; remove it")) \
     T(ANSWER("prompt-file", "use --prompt - < FILE")) \
