@@ -212,9 +212,8 @@ void directory_sync(const char *path) {
 static void sync_parent(const char *path) { directory_sync(file_parent(path).text); }
 
 DirectoryLock directory_lock(const char *path) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), error, tries = 0;
     REQUIRE(fd >= 0, "%s: cannot open the directory: %s", path, strerror(errno));
-    int error, tries = 0;       /* a program that a killed run was starting has its lock until that program begins */
     while ((error = flock(fd, LOCK_EX | LOCK_NB) ? errno : 0) == EWOULDBLOCK && tries++ < 100) usleep(1000);
     if (error == EWOULDBLOCK) {
         close(fd);

@@ -48,8 +48,8 @@ void  file_write(FILE *file, const void *bytes, size_t size);
 void  file_close_durably(FILE *file, const char *path);   /* flush, fsync, close */
 void  directory_make(const char *path);                   /* with its parents; an existing directory is not an error */
 void  directory_sync(const char *path);
-/* A descriptor that holds the lock of a directory until it is closed; 0 = another process has it. Where the file system
-   has no locks: a warning, and a descriptor without one. Fails where the directory cannot be opened. */
+/* A descriptor that holds the lock of a directory until it is closed; 0 = another process has it, for 0.1 s: a child of
+   a killed run has it until its exec. No locks there: a warning. Fails where the directory cannot be opened. */
 typedef struct { int fd, is_locked; } DirectoryLock;
 DirectoryLock directory_lock(const char *path);
 void  file_rename(const char *from, const char *to);      /* and sync of the directory of to */

@@ -600,11 +600,11 @@ static void start_processes(int count) {
     for (int i = 0; i < 5; i++) sigaddset(&signals, passed_on[i]);
     sigprocmask(SIG_BLOCK, &signals, &before);
     fflush(NULL);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0, parent = (int)getpid(); i < count; i++) {
         pids[i] = fork();
         REQUIRE(pids[i] >= 0, "--gpus %d: cannot start process %d: %s", count, i, strerror(errno));
         if (pids[i]) continue;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent) _exit(1);      /* it was killed before */
         sigprocmask(SIG_SETMASK, &before, NULL);
         comm_rank = launch_local_rank = i;
         comm_size = count;
