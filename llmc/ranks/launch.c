@@ -493,11 +493,6 @@ static int require_variable(const char *name, int min, int max) {
     return value;
 }
 
-static const Launcher *find_launcher(void) {
-    for (int i = 0; i < LAUNCHERS; i++) if (value_of(launchers[i].sign, NULL)) return &launchers[i];
-    return NULL;
-}
-
 /* The first of "node[03-07,9],x": node03. */
 static void read_first_host(const char *list) {
     const int name = (int)strcspn(list, "[,");
@@ -619,7 +614,8 @@ static void start_processes(int count) {
 
 void launch_start(const Settings *s) {
     signal(SIGCHLD, SIG_DFL);       /* with an inherited SIG_IGN waitpid fails with ECHILD */
-    const Launcher *launcher = find_launcher();
+    const Launcher *launcher = NULL;
+    for (int i = 0; i < LAUNCHERS && !launcher; i++) if (value_of(launchers[i].sign, NULL)) launcher = &launchers[i];
     const int count = processes_wanted(s->gpus), tasks = integer_of(value_of("SLURM_NTASKS", ""), INT_MAX);
     if (!s->profile) stop_open();      /* a profile has nothing to save: a signal ends it */
     root.reported = mmap(NULL, sizeof *root.reported, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -176,7 +176,7 @@ static void tokenize(Tokens *t, const Settings *s, Tokenizer *tokenizer) {
     if (!found && strcmp(out, "none") && (s->eval || is_read_only(path))) {
         path = format_string("%s/%s", spare.text, beside + (slash ? slash + 1 - text : 0));
         free(beside);
-        if (!s->eval) directory_make(spare.text);
+        directory_make(spare.text);
         found = shard_is_whole(path);
     }
     if (!found && (s->eval || is_read_only(path))) {
