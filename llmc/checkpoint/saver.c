@@ -137,19 +137,20 @@ int run_end(Saver *saver, const Settings *s, const TrainState *state, const char
     const RunDir *dir = saver->dir;
     const long long step = state->step, steps = s->steps;
     const BestLoss *best = &state->best;    /* after saver_close that of the last complete save */
-    char early[256] = "", other[sizeof(Path) + 64] = "", options[128] = "";
+    char early[256] = "", page[sizeof(Path) + 16] = "", other[sizeof(Path) + 64] = "", options[128] = "";
     saver_close(saver);                     /* fails where the last checkpoint could not be written */
     if (!stop && step < steps)
         snprintf(early, sizeof early, "--early-stop %lld: ended at step %lld of %lld, the best val loss is %.4f at "
                  "step %lld%s", (long long)s->early_stop, step, steps, best->loss, (long long)best->step,
                  dir ? "; --resume with --early-stop 0 continues" : "");
-    report_close(saver->report, stop ? stop : *early ? early : "done");
+    const int has_page = report_close(saver->report, stop ? stop : *early ? early : "done");
     if (*early) puts(early);
     if (dir && best->step && best->step != step)
         snprintf(other, sizeof other, ", best %s (val loss %.4f)", run_dir_checkpoint(dir, best->step).text,
                  best->loss);
-    if (dir) print_line(stdout, "log %s, curves %s, checkpoint %s%s", path_of(dir->path, "log.csv").text,
-                        path_of(dir->path, "report.html").text, run_dir_checkpoint(dir, step).text, other);
+    if (dir && has_page) snprintf(page, sizeof page, ", curves %s", path_of(dir->path, "report.html").text);
+    if (dir) print_line(stdout, "log %s%s, checkpoint %s%s", path_of(dir->path, "log.csv").text, page,
+                        run_dir_checkpoint(dir, step).text, other);
     if (!stop) return 0;
     if (strcmp(s->gpus, "1")) snprintf(options, sizeof options, " --gpus %.60s", s->gpus);
     if (s->context_parallel > 1)

@@ -188,7 +188,7 @@ void report_sample(Report *report, int64_t step, char *text, size_t size) {
     write_event(report, "sample", step, (LogValue[]){ { "text", .text = text }, {0} });
 }
 
-void report_close(Report *report, const char *reason) {
+int report_close(Report *report, const char *reason) {
     if (report->last.step && !report->is_printed) print_step(report);
     end_files(report, reason);
     open_report = NULL;
@@ -196,5 +196,7 @@ void report_close(Report *report, const char *reason) {
     log_file_close(&report->log.csv);
     log_file_close(&report->log.jsonl);
     free(report->log.row_end);
+    const int has_page = !report->page_writer;
     *report = (Report){0};
+    return has_page;
 }

@@ -57,5 +57,6 @@ void report_sample    (Report *report, int64_t step, char *text, size_t size);
 
 void report_flush(Report *report, int sync);        /* the rows so far to the files; sync: fsync; reports an error */
 
-/* reason: why the run ends, for the event "end": "done", "SIGTERM". Fails when rows are lost. */
-void report_close(Report *report, const char *reason);
+/* reason: why the run ends, for the event "end": "done", "SIGTERM". Fails when rows are lost. Returns 0 where the
+   program that writes report.html could not be started. */
+int report_close(Report *report, const char *reason);

@@ -83,6 +83,8 @@ cp "$gpt" "$dir/lone"
 is "a train_gpt without curves beside it: exit code" $? 0
 is "its only message" "$(cat "$dir/lone.err")" \
     "train_gpt: warning: $dir/lone/curves: No such file or directory; no report.html is written"
+is "files that its last line names" "$(tail -n 1 "$dir/lone.out")" \
+    "log $dir/lone/run/log.csv, checkpoint $dir/lone/run/step-00000002"
 refuses "$dir/lone/tokenize: No such file or directory; want tokenize of this build beside train_gpt" \
     "$dir/lone/train_gpt" "$dir/runs/a/log.csv" --tokenizer test/reference/bpe --dry-run
 expect "tokens" "$gpt" "$dir/runs/a/log.csv" --tokenizer test/reference/bpe --dry-run
