@@ -46,14 +46,6 @@ DEVICE void cp_async_bulk_tensor_load(uint32_t to, const CUtensorMap *map, uint3
                  "[%0], [%1, {%3, %4, %5, %6}], [%2];"
                  :: "r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
-/* For data that is not read again soon: evicted first from the L2 */
-DEVICE void cp_async_bulk_tensor_load_once(uint32_t to, const CUtensorMap *map, uint32_t barrier,
-                                           int c0, int c1, int c2, int c3) {
-    asm volatile("{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy;\n"
-                 "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%3, %4, %5, %6}], [%2], policy;\n}"
-                 :: "r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
-}
 /* Elements outside the tensor are not written. */
 DEVICE void cp_async_bulk_tensor_store(const CUtensorMap *map, uint32_t from, int c0, int c1, int c2, int c3) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
