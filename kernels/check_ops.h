@@ -1,4 +1,4 @@
-/* check_ops.h - The operands of an op must fit together. Host code, the first lines of an op. */
+/* check_ops.h - Checks of an op's operands: data types, shapes and layout. Host code, called first in an op. */
 #pragma once
 #include "check.h"
 #include "tensor.h"

@@ -1,5 +1,5 @@
-# logs.sh - What the readers of tables share: each sources it first. It replaces every argument, a run's directory or a
-# CSV file, by the path of the file; any other argument ends the script.
+# logs.sh - For the scripts that read CSV files: each sources it first. It replaces every argument, a run directory or
+# a CSV file, by the path of the CSV file; any other argument ends the script.
 LC_ALL=C
 export LC_ALL
 script=${0##*/}

@@ -1,4 +1,4 @@
-/* The formulas, one loop per sum. No tiling and no tricks: this file is read to be believed. */
+/* oracle.c - The formulas of all ops in double, one loop per sum, without tiling, so that reading them checks them. */
 #include "oracle.h"
 #include <math.h>
 #include <stdio.h>

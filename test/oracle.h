@@ -1,4 +1,4 @@
-/* oracle.h - Every op of kernels/ in double, as plain as its formula: what is true.
+/* oracle.h - Every op of kernels/ in double, as plain as its formula: the reference of the tests.
    Finite differences check it (test_oracle.c); it checks the ops of either backend (test_ops.c, test_attention.c).
    All arrays are host memory, packed, with the shapes of the op's own header; rows stands for B*T. Every output is
    written (=), gradients too: where an op accumulates, the caller adds. */

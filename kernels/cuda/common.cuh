@@ -41,7 +41,7 @@ static void launch_kernel(const char *name, bool is_early, void (*kernel)(P...),
     if (!is_early) cuda_early_reads = cuda_frozen;
 }
 
-/* The one way to start a kernel. Parentheses keep a template's commas together:
+/* Starts a kernel on cuda_stream. Parentheses keep a template's commas together:
    LAUNCH((norm_kernel<float, 4>), grid, block, smem_bytes, arguments...)
    Sizes of 64 bits become a kernel's int. */
 #define LAUNCH(kernel, ...) launch_kernel(#kernel, false, kernel, __VA_ARGS__)

@@ -1,4 +1,4 @@
-/* sum_parts.cu - The sum of what a reduce-scatter by copy engines has received (comm_nccl.c). */
+/* sum_parts.cu - Sums the slices that a reduce-scatter by copy engines has received, in rank order (comm_nccl.c). */
 #include "common.cuh"
 
 enum { THREADS = 512 };

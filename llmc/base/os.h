@@ -1,4 +1,4 @@
-/* os.h - Memory, the clock, lines for people, signals, and the text forms of durations, bytes and UTF-8. */
+/* os.h - Memory, clock, signals, child programs, printed lines, UTF-8, and the text of durations and sizes. */
 #pragma once
 #include <stddef.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* optimizer.h - AdamW, or with Muon for some tensors, with decay on matrices only, gradient norm and clipping, over one
-   rank or several, which each have a slice of its state (ZeRO-1: Rajbhandari et al. 2020, arXiv 1910.02054). */
+/* optimizer.h - AdamW, or Muon for matrices of the blocks and AdamW for the rest; gradient norm, clipping, decay of
+   matrices; with several ranks each has a slice of the state (ZeRO-1: Rajbhandari et al. 2020, arXiv 1910.02054). */
 #pragma once
 #include "../model/gpt.h"
 #include "../options/settings.h"

@@ -1,4 +1,4 @@
-/* fuzz.c - Files in memory, fail() that comes back, and an eye on every allocation. */
+/* fuzz.c - Input files in memory, fail() that returns to the target, and limits on allocations. */
 #include "fuzz.h"
 #include <glob.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* targets.c - The readers of untrusted input, and what must hold of their results. */
+/* targets.c - The fuzz targets: readers of untrusted input, and the properties of every result they accept. */
 #include "fuzz.h"
 #include "../../llmc/text/bpe_files.h"
 #include "../../llmc/checkpoint/safetensors.h"

@@ -1,4 +1,4 @@
-/* nvml.c - What test_health takes for the driver's library: one card at 0001:c1:00.0, whose numbers are in the
+/* nvml.c - A fake of the driver's library NVML for test_health: one card at 0001:c1:00.0, whose numbers are in the
    environment: NVML_REASONS in hexadecimal, NVML_FAILS with the names of functions that fail. The Makefile renames one
    function in each library that it makes of this. */
 #include <stdlib.h>

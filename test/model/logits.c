@@ -1,4 +1,4 @@
-/* logits.c - logits CHECKPOINT ID ID ID ...: what a model makes of some tokens, a line of V logits for each, for
+/* logits.c - logits CHECKPOINT ID ID ID ...: prints the V logits after each of these tokens, a line per token, for
    test/run/check_roundtrip.py. */
 #include "../../llmc/checkpoint/run_dir.h"
 

@@ -1,4 +1,4 @@
-/* test_import.c - Models that transformers wrote (scripts/make_hf_models.py), in every way that they come in;
+/* test_import.c - Models written by transformers (scripts/make_hf_models.py), in every supported layout;
    indexes of shards with a flaw; heads that are not tied; parameters saved in BF16. */
 #include "../run/checkpoints.h"
 

@@ -1,5 +1,5 @@
-/* test_spike_detector.c - Which steps are skipped, which never are, and what is said of them. That a skipped step
-   leaves no trace: test_update.c, and test_nonfinite.sh. */
+/* test_spike_detector.c - Limits of the spike detector, which steps are skipped, and the messages. That a skipped step
+   changes neither weights nor moments: test_update.c and test_nonfinite.sh. */
 #include "models.h"
 #include "../../llmc/train/spike_detector.h"
 

@@ -1,4 +1,4 @@
-/* test_log.c - log.csv, log.jsonl and settings.txt, also after a resume and on a full disk. */
+/* test_log.c - log.csv, log.jsonl and settings.txt: contents, resumes, foreign files and a full disk. */
 #include "report_run.h"
 
 #define ALL_COLUMNS "step,seconds,tokens,loss,val_loss,norm,lr,ms,tokens_per_s,comm_wait_ms,mfu,temperature_c," \

@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_nonfinite.sh - Runs that go wrong, as a user sees it: a stretch of other data, non-finite losses, data that
-# is truncated while it is read.
+# test_nonfinite.sh - Runs with faults in data or losses: spikes from a part with other data, non-finite losses, a file
+# that is truncated while it is read.
 . "$(dirname "$0")/../shell.sh"
 
 fingerprint_in() { sed -n 's/.*"train": "\([^"]*\)".*/\1/p' "$1/state.json"; }

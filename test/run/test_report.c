@@ -1,4 +1,4 @@
-/* test_report.c - What a run prints. */
+/* test_report.c - The terminal output of a run: banner, step lines, progress, throttling. */
 #include "report_run.h"
 #include <stdio_ext.h>
 #include <pty.h>

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_scripts.sh - What reads a run's log or the benchmark's table: curves, and with every awk that is installed
+# test_scripts.sh - The readers of a run's log or a benchmark's table: curves, and with every awk that is installed
 # compare_curves.sh, plot_loss.sh and plot_attention.sh; and compare.sh, on a tiny model.
 . "$(dirname "$0")/../shell.sh"
 curves=$build/curves compare=$PWD/scripts/compare_curves.sh plot=$PWD/scripts/plot_loss.sh
