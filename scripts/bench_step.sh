@@ -12,7 +12,8 @@
 # CSV=FILE: the figures also as a table for scripts/plot_attention.sh FILE speed,memory
 set -eu
 export LC_ALL=C              # a decimal point
-[ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+case ${1-} in --help|-h) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit ;; esac
+[ $# -ge 1 ] || { echo "bench_step: want token shards: bench_step.sh DATA (--help explains)" >&2; exit 1; }
 data=$1
 shift
 here=$(dirname "$0") steps=${STEPS:-50} python=${PYTHON:-python3} gpt=${TRAIN_GPT:-./train_gpt}

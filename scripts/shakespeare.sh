@@ -9,6 +9,7 @@
 # steps: 1.4697, and at most 1.48 here. SEEDS=2 DTYPES=bf16 makes a single run.
 set -eu
 export LC_ALL=C              # a decimal point
+case ${1-} in --help|-h) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit ;; esac
 if [ "${1:-}" = --gpu ]; then
     shift
     name=gpu attentions=auto published=1.4697 limit=1.48
