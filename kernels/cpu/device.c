@@ -104,7 +104,7 @@ void device_open(DeviceOptions options) {
     omp_set_dynamic(0);
     char count[16];
     snprintf(count, sizeof count, "%d", thread_count);
-    setenv("OMP_NUM_THREADS", count, 1);        /* of programs that this one starts */
+    setenv("OMP_NUM_THREADS", count, 1);        /* for programs that this one starts */
 #else
     REQUIRE(options.threads <= 1, "--threads %d: this program was built without OpenMP, want 1", options.threads);
 #endif

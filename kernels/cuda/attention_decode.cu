@@ -81,7 +81,7 @@ decode_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tenso
     __syncthreads();
     const int at = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS, of = at / (LANES * SIZE);   /* of: its head */
     const int h = blockIdx.x * HEADS + of, c = at % (LANES * SIZE);
-    const int64_t row = (b * s.NH + h) * s.Tq + i, rows = (int64_t)s.B * s.NH * s.Tq;       /* of lse */
+    const int64_t row = (b * s.NH + h) * s.Tq + i, rows = (int64_t)s.B * s.NH * s.Tq;       /* row and rows of lse */
     const bool valid = h < s.NH && c < s.HS;
     float merged_max = -FLT_MAX, merged_total = 0, merged = 0;
     for (int w = 0; w < WARPS; w++) merged_max = fmaxf(merged_max, max_of[w][of]);

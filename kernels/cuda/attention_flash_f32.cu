@@ -148,7 +148,7 @@ template <int TILE, bool DROPOUT> struct Mask {
     DropoutMask mask;
     uint32_t threshold;
     float scale;
-    Random64 *kept;             /* of blocks (query / 8, key / 8) of the tile */
+    Random64 *kept;             /* masks of the tile's blocks (query / 8, key / 8) */
 
     __device__ inline Mask(const AttentionSpec &s, int head) {
         if constexpr (DROPOUT) {
@@ -160,14 +160,14 @@ template <int TILE, bool DROPOUT> struct Mask {
             kept = shared;
         }
     }
-    /* of the tile that begins at query i0 and key j0 */
+    /* draws the mask of the tile that begins at query i0 and key j0 */
     __device__ inline void draw(int i0, int j0) const {
         constexpr int WIDTH = TILE / 8;
         if (!DROPOUT || threadIdx.x >= WIDTH * WIDTH) return;
         const int row = threadIdx.x / WIDTH, column = threadIdx.x % WIDTH;
         kept[threadIdx.x] = dropout_draw(mask, i0 / 8 + row, j0 / 8 + column, dropout_digits(threshold));
     }
-    /* of a query and a key of the tile */
+    /* the factor of P for a query and a key of the tile */
     __device__ inline float at(int query, int key) const {
         if constexpr (!DROPOUT) return 1.0f;
         return dropout_bit(kept[query / 8 * (TILE / 8) + key / 8], query % 8, key % 8) ? scale : 0.0f;
@@ -213,7 +213,7 @@ forward_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tens
             const float shift = row_max[i] == -INFINITY ? 0.0f : row_max[i];    /* the row has seen no key yet */
             const float rescale = expf(before - shift);
             scale_row<D>(sums[i], rescale);
-            total[i] *= rescale;                        /* of this thread's columns */
+            total[i] *= rescale;                        /* sums of this thread's columns */
             #pragma unroll
             for (int j = 0; j < SCORES; j++) {
                 p[i][j] = expf(p[i][j] - shift);

@@ -9,7 +9,7 @@ enum {
     KEYS = 128,             /* rows of a K or V tile */
     WARPGROUP = 128,        /* threads */
     GROUP_ROWS = 64,        /* rows of a consumer warpgroup: the M of wgmma */
-    ROW_BYTES = 128,        /* of a panel: 64 columns of bf16 */
+    ROW_BYTES = 128,        /* bytes of a panel's row: 64 columns of bf16 */
     EPILOGUE_ROWS = 16,     /* rows that a warp stores */
     EPILOGUE_PANEL = EPILOGUE_ROWS * ROW_BYTES,
 };
@@ -23,7 +23,7 @@ struct Problem {
     int   NH, HS, Tq, Tk, heads;    /* heads: of all sequences */
     int   q0, lse_pitch;
     int   tiles, first_row;     /* tiles of a head, and the row where the first begins */
-    int   heads_in_flight;      /* of the L2 swizzle */
+    int   heads_in_flight;      /* heads of the L2 swizzle */
     int   deterministic;
     float scale;
     /* The next tile. Zero at the launch and after it, since it wraps around at `fetches`: one per tile plus one

@@ -480,7 +480,7 @@ template<class F> struct Consumer {
         shared.v.wait(n);
         shared.dout.wait(used);
         issue_dp(r.dp, uniform_stage(used));
-        wait_for_stores();      /* of the tile before, which were staged in the shared memory of dq */
+        wait_for_stores();      /* stores of the tile before, staged in the shared memory of dq */
         /* A first GEMM with d = a b instead extends their live range past the end of the tile and causes spills. */
         #pragma unroll
         for (int x = 0; x < F::COLUMNS / 2; x++) r.dk[x] = r.dv[x] = 0;

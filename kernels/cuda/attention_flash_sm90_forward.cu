@@ -24,7 +24,7 @@ struct Maps { CUtensorMap q, k, v; Result out; };
    rows of all of them; each loads one panel of K and V and multicasts it. */
 template<int PANELS_, int GROUPS_, int STAGES_, int BLOCKS_, Part PART_> struct Forward {
     static constexpr Part PART = PART_;
-    static constexpr int BLOCKS = BLOCKS_;      /* of a cluster */
+    static constexpr int BLOCKS = BLOCKS_;      /* blocks of a cluster */
     static constexpr bool DROPOUT = PART == DROPPED;
     static constexpr float NO_MAX = PART == SQUARE ? -FLT_MAX : -INFINITY;  /* finite: P of a row without keys is 0 */
     static constexpr int PANELS = PANELS_, GROUPS = GROUPS_, ROWS = GROUP_ROWS * GROUPS * BLOCKS;

@@ -10,7 +10,7 @@
 #include "attention_dropout.cuh"
 #include "ptx.cuh"
 
-enum { THREADS = 128, WARPS = 4 };      /* of a block */
+enum { THREADS = 128, WARPS = 4 };      /* threads and warps of a block */
 
 /* One register pair that the compiler cannot take apart again into the many terms of its sum. */
 template<class T> __device__ static inline const T *pinned(const T *p) {
@@ -68,7 +68,7 @@ template<int KS> __device__ static inline Lane<KS> along_columns(int lane) {
 
 /* What this thread copies of some rows: chunks of every so many. */
 template<int KS> __device__ static inline const bf16 *share_of_rows(const bf16 *rows, int64_t pitch) {
-    constexpr int LANES = Tile<KS>::TURNS;      /* of a row: the 8 lanes of one phase write to 32 banks */
+    constexpr int LANES = Tile<KS>::TURNS;      /* lanes of a row: the 8 lanes of one phase write to 32 banks */
     return pinned(rows + threadIdx.x / LANES * pitch + threadIdx.x % LANES * 8);
 }
 

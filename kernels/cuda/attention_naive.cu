@@ -10,10 +10,10 @@ enum {
     BLOCK_ROWS = 256,       /* at least; fewer would save bytes, but leave PV and dQ few tiles */
     BLOCKS_MAX = 8,
     GROUP_ROWS = 192 * 256, /* rows of a launch: 384 tiles of 128, three for each SM of an H200 */
-    PACKS      = 8,         /* of 4 columns, that a thread keeps in registers */
+    PACKS      = 8,         /* packs of 4 columns that a thread keeps in registers */
     WARP_KEYS  = 32 * 4 * PACKS,
-    WARPS      = 4,         /* of a block with a row for each warp */
-    WARPS_MAX  = 16,        /* of a row */
+    WARPS      = 4,         /* warps of a block with a row for each warp */
+    WARPS_MAX  = 16,        /* maximum number of warps that share a row */
     KEYS_MAX   = WARPS_MAX * WARP_KEYS
 };
 
@@ -104,7 +104,7 @@ __device__ inline void mask_unseen(float (&f)[4], const Row &r, int column, floa
 /* 4 neighbours, kept as they lie in memory */
 template <class T> using Four = std::conditional_t<sizeof(T) == 4, Pack<float>, HalfPack>;
 
-extern __shared__ Random64 mask_of_rows[];      /* of this thread block's 8 rows, by columns / 8 */
+extern __shared__ Random64 mask_of_rows[];      /* masks of this thread block's 8 rows, by columns / 8 */
 
 /* Draws the mask. Every thread calls it. A thread block with one long row draws 7 more rows that it does not need. */
 __device__ inline void draw_mask(const Rows &rows) {

@@ -7,7 +7,7 @@ extern "C" {
 
 enum {
     THREADS = 256, WARPS = 8, LANES = 32,
-    BLOCKS = 528                    /* of the backward pass, 4 of 256 threads on each of 132 SMs: one wave */
+    BLOCKS = 528                    /* backward pass: 4 blocks of 256 threads on each of 132 SMs, one wave */
 };
 
 template <class T> __global__ void __launch_bounds__(THREADS)

@@ -33,6 +33,6 @@ template <class T> __device__ inline float gelu(float x) {
 template <class T> __device__ inline float gelu_slope(float x) {
     const Sigmoid g = sigmoid_of<T>(x);
     const float tail = g.e * g.s * g.s;                                  /* s(2u) s(-2u) */
-    const float du = 2 * SCALE + 6 * SCALE * CUBE * (x * x);             /* of 2u; may overflow where the tail is 0 */
+    const float du = 2 * SCALE + 6 * SCALE * CUBE * (x * x);             /* d(2u)/dx; may overflow where tail is 0 */
     return (x < 0 ? g.e * g.s : g.s) + (tail > 0 ? x * (tail * du) : 0.0f);
 }

@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     cublasLtMatmulAlgo_t algorithm;
     int                  choice;
-    float                ms;            /* of a run; infinite: not measured, or it does not run */
+    float                ms;            /* time of a run; infinite: not measured, or it does not run */
 } Candidate;
 
 typedef struct {
@@ -53,7 +53,7 @@ static int64_t alignment(const void *data, int64_t pitch, DType dtype) {
 }
 
 static cublasLtMatrixLayout_t layout_of(DType dtype, int64_t rows, int64_t columns, Layout layout, int64_t pitch) {
-    const uint64_t height = (uint64_t)(layout == ROW_MAJOR ? rows : columns);       /* of the matrix in memory */
+    const uint64_t height = (uint64_t)(layout == ROW_MAJOR ? rows : columns);       /* height of the matrix in memory */
     const uint64_t width  = (uint64_t)(layout == ROW_MAJOR ? columns : rows);
     cublasLtMatrixLayout_t x;
     CUBLAS(cublasLtMatrixLayoutCreate(&x, cuda_type(dtype), width, height, pitch));

@@ -32,7 +32,7 @@ gemv_kernel(Gemm g, int split, Out *gelu_out, bool early) {
                     weight[r][i] = Pack<T>::load_no_allocate(b + (n0 + r) * g.b.pitch + k0 + i * 32 * SIZE);
             }
     };
-    /* of the column that the thread stores */
+    /* the element of c that the thread stores */
     const int own_r = lane / M, own_m = lane % M;
     const bool stores = !part && own_r < ROWS && n0 + own_r < g.N && own_m < g.M;
     T bias = from_float<T>(0);

@@ -15,7 +15,7 @@ static_assert(THREADS == 1 << DIGIT_BITS, "a thread per digit");
 
 /* Of a launch: where the blocks of a row exchange results. */
 static __device__ struct Row {
-    Fixed    measure[2][LEVELS][THREADS];   /* of top_k, of top_p: by digit */
+    Fixed    measure[2][LEVELS][THREADS];   /* measures of top_k and top_p, by digit */
     Fixed    word[EXCHANGES][MAX_SLICES];
     Arrivals arrivals;
 } exchange[MAX_ROWS];

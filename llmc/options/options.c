@@ -131,7 +131,7 @@ typedef struct {
     char        typed[64];          /* the name with its dashes */
     char        name[64];           /* as it is in the table */
     const char *value;              /* NULL = none */
-    char       *line;               /* of a file, with the value; NULL = the command line */
+    char       *line;               /* line of a file, with the value; NULL = the command line */
     int         is_foreign;         /* there were names of other programs, which are answered; errors are printed */
     int         is_python;
 } Typed;
@@ -218,7 +218,7 @@ static void read_file(Typed *t, const char *path) {
     REQUIRE(strlen(text) == (size_t)map.size, "%s: has a zero byte, want a text of lines name = value", path);
     file_unmap(map);
     t->where = where;
-    t->is_python = ends_with(path, ".py");         /* of nanoGPT */
+    t->is_python = ends_with(path, ".py");         /* a config file of nanoGPT */
     for (FileLine line = {0}; file_next_line((FileMap){ (unsigned char *)text, map.size }, &line); ) {
         t->line = (char *)line.text;
         t->line[line.size] = 0;

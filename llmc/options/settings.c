@@ -50,7 +50,7 @@ void settings_parse(Settings *s, Option table[SETTINGS_ROWS], int argc, char **a
     REQUIRE(!s->sample || !option_is_typed(table, "data"), "--sample with '%s': it reads no data; the "
             "start of the text is --prompt 'SOME WORDS'", s->data);
     if (option_is_typed(table, "model")) ignore_file(table, "layers|heads|channels");
-    if (s->eval || s->sample)            ignore_file(table, "gpus|context-parallel");   /* of a run on several GPUs */
+    if (s->eval || s->sample)            ignore_file(table, "gpus|context-parallel");   /* from a run on several GPUs */
     if (s->profile && !s->resume) s->out = "none";
 }
 

@@ -25,7 +25,7 @@ typedef struct {
     size_t      memory;                   /* bytes of the memory plan */
     const char *recipe;                   /* options that the model has chosen; NULL or "" = none */
     double      val_floor;                /* NaN = unknown */
-    int64_t     resumed_step;             /* of the checkpoint that is continued; -1 = none */
+    int64_t     resumed_step;             /* step of the checkpoint that is continued; -1 = none */
     const char *changes;                  /* then: "--steps 200 -> 300, --lr 0.001 -> 0.0003"; NULL = none */
 } RunInfo;
 

@@ -171,7 +171,7 @@ size_t bpe_words_cut(const unsigned char *text, size_t size, size_t from) {
 
 /* ---- The tokens of a word */
 
-static uint32_t rank_of(const Pair *pair) { return (uint32_t)pair->rank; }     /* of an empty one UINT32_MAX */
+static uint32_t rank_of(const Pair *pair) { return (uint32_t)pair->rank; }     /* UINT32_MAX for an empty one */
 
 /* pair: room for as many as ids, (i, i + 1) at i. A pass over the word merges all pairs of the lowest rank, and around
    a new token those of lower ones first: as if the lowest were merged one by one, the leftmost first. There are at most

@@ -21,7 +21,7 @@ typedef struct {
 typedef struct Tokenizer {
     BpeVocabulary v;
     const char   *name;             /* "bytes", "ids", "bpe" */
-    char         *dir;              /* of the files of a BPE */
+    char         *dir;              /* directory of the files of a BPE */
     int           is_bpe;
     /* for bpe.c alone */
     struct Pair  *pair;             /* hash table */
