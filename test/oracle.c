@@ -112,7 +112,7 @@ void oracle_layernorm_backward(double *dx, double *dweight, double *dbias, const
     zero(dweight, C);
     zero(dbias, C);
     for (int r = 0; r < rows; r++) {
-        double g_mean = 0, gh_mean = 0;      /* of g = dh and of g h, where h = (x - mean) rstd */
+        double g_mean = 0, gh_mean = 0;      /* means of g = dh and of g h, where h = (x - mean) rstd */
         for (int c = 0; c < C; c++) {
             double h = (x[r * C + c] - mean[r]) * rstd[r], g = dnormed[r * C + c] * weight[c];
             g_mean += g / C;

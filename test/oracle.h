@@ -15,7 +15,7 @@ double e4m3_value(uint8_t bits);
    of the stored out, logits, dlogits) are rounded to it; P, dS and dlogits oracle_stores times as large, 1 to 2, for an
    implementation may keep a multiple of them and is as good; attention's out, of dout . out, with oracle_shift. Outputs
    are not rounded. */
-extern double oracle_stores, oracle_shift;      /* of each thread: heads may be computed side by side */
+extern double oracle_stores, oracle_shift;      /* one for each thread: heads may be computed side by side */
 #pragma omp threadprivate(oracle_stores, oracle_shift)
 
 /* Random inputs. The seed is the environment's TEST_SEED, or the clock, and is printed: a failure can be repeated. */

@@ -36,7 +36,7 @@ static inline void *test_keep(void *block) { return test_keep_by(free, block); }
 /* Zeros, until the test ends. */
 static inline void *new_array(int64_t count, size_t bytes) { return test_keep(calloc((size_t)count + !count, bytes)); }
 
-/* Of the device, until the test ends. */
+/* Device memory until the test ends. */
 static inline void *new_device_memory(size_t bytes) { return test_keep_by(device_free, device_alloc(bytes, "a test")); }
 
 static inline void test_release(int blocks) {

@@ -8,10 +8,10 @@
 
 enum { MAX_QUERIES = 8, WARPS = 16, THREADS = 32 * WARPS, STEP = 8, SPLITS_MAX = 132, MAX_HEAD_GROUPS = 1 << 16 };
 
-/* Of each group of heads: partial results that are written. The last block turns it back to 0. */
+/* Partial results written so far, for each group of heads. The last block sets it to 0 again. */
 static __device__ unsigned finished[MAX_HEAD_GROUPS];
 
-/* Of one split, one query and one head, its columns of out not yet divided by total; scores are in units of log2. */
+/* Results of one split, one query and one head: columns of out, not yet divided by total; scores in units of log2. */
 struct Partial { float *sums, *row_max, *total; };
 
 __device__ static inline Partial partial_of(void *work, int64_t rows, int splits, int HS) {

@@ -14,7 +14,7 @@ struct AttentionDropout {
     AttentionDropout(const Dropout &d)
         : seed(d.seed), sequence(d.sequence), site(d.site), scale(dropout_scale(d.rate)), inverse_scale(1 / scale),
           digits(dropout_digits(dropout_threshold(d.rate))) {}
-    /* Of head h of sequence b */
+    /* The mask of head h of sequence b */
     DEVICE DropoutMask mask(int b, int h) const {
         return dropout_mask(seed, site, (sequence ? *sequence : 0) + (uint64_t)b, h);
     }
@@ -64,8 +64,8 @@ template<bool TRANSPOSED, int MT, int N> struct KeepDrawn {
     static DEVICE constexpr int word_of(int m, int n, int h) { return TRANSPOSED ? n : (2 * m + h) * (N / 4) + n / 4; }
     static DEVICE constexpr int byte_of(int m, int n, int h) { return TRANSPOSED ? 2 * m + h : n % 4; }
 
-    /* Of a mask of draw_mask<64>, from column `first` of its keys on; TRANSPOSED of draw_mask<16 * MT>, from its query
-       `first` on. */
+    /* From a mask of draw_mask<64>, columns `first` and on of its keys; TRANSPOSED from draw_mask<16 * MT>, its query
+       `first` and on. */
     DEVICE KeepDrawn(const uint8_t *mask, int first, int g, int c) {
         if constexpr (TRANSPOSED) {
             #pragma unroll

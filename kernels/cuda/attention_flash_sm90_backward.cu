@@ -72,7 +72,7 @@ template<class F> struct Shared {
     Pipeline<1> v = { base + F::V_PIPELINE };
     TileQueue<1> tiles = { (WorkTile *)(memory + F::TILES), { base + F::TILE_PIPELINE } };
 
-    /* Of the n-th tile; comes and goes with K */
+    /* The mask of the n-th tile's head; it is loaded and released with K */
     DEVICE DropoutMask &mask(int n) const { return ((DropoutMask *)(memory + F::HEAD_MASKS))[k.stage(n)]; }
     /* A group's half of dq on its way to global memory; full when the other blocks' dq of the diagonal is complete */
     DEVICE Pipeline<1> dq(int half)     const { return { base + F::DQ_PIPELINES + 16 * half }; }

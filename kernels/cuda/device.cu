@@ -21,7 +21,7 @@ size_t cuda_smem_bytes(void) { return properties.sharedMemPerBlockOptin; }
 /* Its attributes can be read only where this program contains code for the GPU. */
 static __global__ void any_kernel() { }
 
-/* Of the first calls that need the GPU's memory. */
+/* Fails on an error of the first calls that need the GPU's memory. */
 static void check_opened(cudaError_t error) {
     REQUIRE(error == cudaSuccess, "%s cannot be opened: %s; `nvidia-smi` shows its compute mode, and the processes "
             "that hold it or its memory", properties.name, cudaGetErrorString(error));

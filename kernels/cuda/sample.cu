@@ -13,7 +13,7 @@ enum { DIGIT_BITS = 10, LEVELS = 3, BATCH = 8 };
 enum { BEST, SUM, EXCHANGES };
 static_assert(THREADS == 1 << DIGIT_BITS, "a thread per digit");
 
-/* Of a launch: where the blocks of a row exchange results. */
+/* Memory in which the blocks of a row exchange results during a launch. */
 static __device__ struct Row {
     Fixed    measure[2][LEVELS][THREADS];   /* measures of top_k and top_p, by digit */
     Fixed    word[EXCHANGES][MAX_SLICES];

@@ -229,7 +229,7 @@ static void read_file(Typed *t, const char *path) {
     }
 }
 
-/* Of "5 * 8", as files of nanoGPT have it; NAN for other texts. */
+/* 40 for "5 * 8", as files of nanoGPT have it; NAN for other texts. */
 static double product_of(const char *text) {
     double product = 1;
     for (char *end; ; text = end + 1) {

@@ -68,7 +68,7 @@ typedef struct {
     int    absent;                              /* cannot run this shape */
     void  *lse, *kept, *work;
     int    launches[PASSES];                    /* in a batch */
-    double bytes;                               /* of memory, in all */
+    double bytes;                               /* memory, in all */
     double ms[PASSES][ROUNDS_MAX], median[PASSES];
 } Runner;
 

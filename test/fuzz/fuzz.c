@@ -9,14 +9,14 @@
 
 /* ---- Files. --wrap=NAME of the linker sends the calls of NAME to __wrap_NAME. */
 
-enum { MOST_FILES = 8, PAGE = 4096 };
-static struct { char path[64]; unsigned char *bytes; size_t size; } files[MOST_FILES];
+enum { FILES_MAX = 8, PAGE = 4096 };
+static struct { char path[64]; unsigned char *bytes; size_t size; } files[FILES_MAX];
 static int    file_count, map_count;
-static FileMap maps[MOST_FILES];
+static FileMap maps[FILES_MAX];
 static size_t input_size;
 
 void fuzz_file(const char *path, const void *bytes, size_t size) {
-    CLAIM(file_count < MOST_FILES, "%s is one file too many", path);
+    CLAIM(file_count < FILES_MAX, "%s is one file too many", path);
     snprintf(files[file_count].path, sizeof files->path, "%s", path);
     files[file_count].bytes = memcpy(malloc(size + 1), bytes, size);
     files[file_count++].size = size;
@@ -34,7 +34,7 @@ FileMap __wrap_file_map(const char *path) {
     const size_t size = files[i].size, pages = (size + PAGE - 1) / PAGE * PAGE;
     if (!size) return (FileMap){ (const unsigned char *)"", 0 };
     unsigned char *memory = mmap(NULL, pages + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CLAIM(memory != MAP_FAILED && map_count < MOST_FILES, "%d files are mapped", map_count);
+    CLAIM(memory != MAP_FAILED && map_count < FILES_MAX, "%d files are mapped", map_count);
     memcpy(memory + pages - size, files[i].bytes, size);
     mprotect(memory + pages, PAGE, PROT_NONE);
     return maps[map_count++] = (FileMap){ memory + pages - size, (int64_t)size };
@@ -55,7 +55,7 @@ int __wrap_dir_has_file(const char *dir, const char *name) { return find_file(pa
 /* Every file matches every pattern. */
 int __wrap_glob(const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found) {
     (void)pattern, (void)flags, (void)failed;
-    static char *names[MOST_FILES];
+    static char *names[FILES_MAX];
     for (int i = 0; i < file_count; i++) names[i] = files[i].path;
     found->gl_pathc = (size_t)file_count;
     found->gl_pathv = names;
@@ -65,12 +65,12 @@ int __wrap_glob(const char *pattern, int flags, int (*failed)(const char *, int)
 void __wrap_globfree(glob_t *found) { found->gl_pathc = 0; }
 
 /* Open streams and, from first_fd on, descriptors: an input that is refused leaves them open. */
-enum { MOST_STREAMS = 8 };
-static FILE *streams[MOST_STREAMS];
+enum { STREAMS_MAX = 8 };
+static FILE *streams[STREAMS_MAX];
 static int   stream_count, first_fd;
 
 static FILE *add_stream(FILE *file) {
-    CLAIM(file && stream_count < MOST_STREAMS, "%d open streams", stream_count);
+    CLAIM(file && stream_count < STREAMS_MAX, "%d open streams", stream_count);
     return streams[stream_count++] = file;
 }
 
@@ -89,7 +89,7 @@ int __wrap_fclose(FILE *file) {
 
 static void close_all(void) {
     while (stream_count) fclose(streams[stream_count - 1]);
-    for (int fd = first_fd; fd < first_fd + MOST_STREAMS; fd++) close(fd);
+    for (int fd = first_fd; fd < first_fd + STREAMS_MAX; fd++) close(fd);
 }
 
 /* What is written goes nowhere. */
@@ -108,8 +108,8 @@ int __wrap_open(const char *path, int flags, ...) {
 
 /* ---- Memory: checked under AddressSanitizer alone, which reports every block */
 
-enum { MOST_BLOCKS = 1 << 16 };
-static const volatile void *blocks[MOST_BLOCKS];
+enum { BLOCKS_MAX = 1 << 16 };
+static const volatile void *blocks[BLOCKS_MAX];
 static int block_count;
 static __thread int watching;
 
@@ -120,7 +120,7 @@ static void on_malloc(const volatile void *block, size_t size) {
     if (!watching) return;
     watching = 0;
     CLAIM(size <= (64 << 10) + 128 * input_size, "%zu bytes at once for an input of %zu", size, input_size);
-    CLAIM(block_count < MOST_BLOCKS, "%d blocks for an input of %zu", block_count, input_size);
+    CLAIM(block_count < BLOCKS_MAX, "%d blocks for an input of %zu", block_count, input_size);
     watching = 1;
     blocks[block_count++] = block;
 }
@@ -180,7 +180,7 @@ void fuzz_run(const FuzzTarget *target, const void *bytes, size_t size) {
     if (!hooked && __sanitizer_install_malloc_and_free_hooks)
         __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free);
     hooked = 1;
-    char *input = malloc(size + !size);     /* of just its size */
+    char *input = malloc(size + !size);     /* just its size: a read beyond it is found */
     if (size) memcpy(input, bytes, size);
     input_size = size;
     target->read(input, size);

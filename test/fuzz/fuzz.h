@@ -12,7 +12,7 @@
 #include <string.h>
 
 typedef struct {
-    const char *name;                                        /* of corpus/NAME/ and NAME.dict */
+    const char *name;                                        /* NAME in corpus/NAME/ and NAME.dict */
     void      (*read)(const char *bytes, size_t size);
 } FuzzTarget;
 

@@ -367,7 +367,7 @@ static void read_log(const char *bytes, size_t size) {
 
 /* ---- page: what it shows, a log.csv, a zero byte, a log.jsonl */
 
-/* Of scripts/curves.c. */
+/* Functions of scripts/curves.c. */
 char *page_data(char *const *paths, int count, int is_live);
 void  page_write(FILE *file, const char *data);
 

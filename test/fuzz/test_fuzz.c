@@ -47,7 +47,7 @@ static void run_mutants(const FuzzTarget *target, FileMap original) {
 static int replay_file(const FuzzTarget *target, const char *path, const char *name) {
     FileMap map = __real_file_map(path);
     int before = fuzz_accepted;
-    fprintf(stderr, "  %s\n", path);                    /* of a crash, the last one is the culprit */
+    fprintf(stderr, "  %s\n", path);                    /* after a crash the last path names the input */
     fuzz_run(target, map.bytes, (size_t)map.size);
     const char *wrong = !strncmp(name, "good", 4) && fuzz_accepted == before ? "refused" :
                         !strncmp(name, "bad", 3)  && fuzz_accepted != before ? "accepted" : NULL;

@@ -280,7 +280,7 @@ static inline void attend(const AttentionSpec *s, Operands x, Results r, double 
             r.x[i][at] += in.added_to[i][at];
 }
 
-/* Of query i and key j: p, p times the mask's factor, |dP|^2, and the sizes of the score's terms, added. */
+/* Query i and key j: p, p times the mask's factor, |dP|^2, and the sizes of the score's terms, added. */
 typedef struct { double p, kept_p, dp2, size; } Pair;
 
 static inline Pair pair_of(const AttentionSpec *s, const Truth *t, Inputs in, double kept, int i, int j) {
@@ -413,7 +413,7 @@ static inline Truth truth_of(const AttentionSpec *s, Operands x, Data data) {
         }
         free(made.lse);
     }
-    if (t.outputs < OUTPUTS) t.floor[OUT] = fmax(t.floor[OUT], 1);         /* of what it is merged with */
+    if (t.outputs < OUTPUTS) t.floor[OUT] = fmax(t.floor[OUT], 1);         /* size of what it is merged with */
     else if (s->causal && s->q0 == 0 && s->Tq == s->Tk && s->Tq > FIRST_ROWS && draws > 1) {
         AttentionSpec part = *s;
         part.Tq = part.Tk = FIRST_ROWS;
@@ -471,7 +471,7 @@ static inline void check_lse(const AttentionSpec *s, const Truth *t, Tensor lse,
     for (int i = 0; i < s->Tq; i++) {
         double want = t->want.lse[i], got = element(lse, arena_after, (int64_t)head * s->Tq + i);
         if (got == want) continue;              /* -INFINITY where the row sees no key */
-        double size = t->outputs < OUTPUTS ? fmax(fabs(want), 5) : fabs(want);      /* of the two that are merged */
+        double size = t->outputs < OUTPUTS ? fmax(fabs(want), 5) : fabs(want);      /* size of the two merged */
         double ratio = fabs(got - want) /
                        (4 * 0x1p-24 * (sqrt(s->Tk + s->HS) + sqrt(s->HS) * t->condition + size));
         if (!(ratio <= worst_ratio)) worst_ratio = isnan(ratio) ? INFINITY : ratio;

@@ -71,7 +71,7 @@ static double condition_in(const Attention *a, AttentionSpec s, Data data) {
     return data != RANDOM && a->refuse(&s) ? 1.5 : 1;
 }
 
-static int f32_results;         /* of the cases, whatever the data type of q, k and v */
+static int f32_results;         /* results in F32, whatever the data type of q, k and v */
 
 /* On the device */
 static const uint64_t *place_sequence(uint64_t number) {

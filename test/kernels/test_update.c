@@ -53,7 +53,7 @@ static StepStats step_stats(const Step *s) {
     return stats;
 }
 
-/* Of step 1, without a limit. apply is neither 0 nor 1. */
+/* Inputs of step 1, without a limit. apply is neither 0 nor 1. */
 static StepStats first_step(float max_norm) {
     return (StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-3f, .correction1 = 0.1f,
                         .correction2 = 0.05f, .max_norm = max_norm, .loss_limit = INFINITY, .norm_limit = INFINITY,
@@ -129,7 +129,7 @@ TEST(update_keeps_within_limits) {
     arena_begin("update", "limits");
     Step s = step_begin((StepStats){0});
     UpdateRow row = ((UpdateRow *)arena_host(s.rows))[ROW_COUNT - 1];
-    double found_loss = 0, found_norm = 0;          /* of the first case, to the bit */
+    double found_loss = 0, found_norm = 0;          /* results of the first case, to the bit */
     for (int i = 0; i < COUNT(cases); i++) {
         double loss_limits[] = { INFINITY, found_loss, nextafter(found_loss, 0), 0.01 };
         double norm_limits[] = { INFINITY, found_norm, nextafter(found_norm, 0), 1.5 };

@@ -91,13 +91,13 @@ static inline int64_t outside_nonzero(const Params *params, int V) {
     return count;
 }
 
-/* Of what is loaded */
+/* Both passes over the loaded batch */
 static inline void train_pass(GPT *m, float dloss, Into into) {
     gpt_forward(m);
     gpt_backward(m, dloss, into, NULL, NULL);
 }
 
-/* Of what is loaded; an ignored target has loss 0. */
+/* Losses of the loaded batch, summed; an ignored target has loss 0. */
 static inline double sum_of_losses(const GPT *m) {
     float *losses = download(m->acts.losses);
     double sum = 0;

@@ -16,7 +16,7 @@ typedef struct {
     double     learning_rate;
     Settings   settings;       /* AdamW's */
     int32_t   *tokens, *targets;
-    double    *losses, *norms;      /* of each step, before the update and before clipping */
+    double    *losses, *norms;      /* each step's, before the update and before clipping */
 } Reference;
 
 static inline double metadata(const Reference *r, const char *key) {

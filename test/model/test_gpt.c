@@ -246,7 +246,7 @@ static void poison_activations(const GPT *m) {
    a GPU, in parts that take microseconds beside a stream that is as fast, and several times: a result that is read too
    early, or an operand that is written too early, is another one. */
 static void recomputation_and_overlap_change_no_bit(const Reference *r, const char *attention) {
-    enum { VARIANTS = 4 };      /* of a level */
+    enum { VARIANTS = 4 };      /* variants of a level */
     const int is_small = !strcmp(backend_name, "cpu"), B = is_small ? 2 : 8, T = is_small ? 8 : 256;
     const int C = is_small ? 16 : 256;
     int32_t *tokens = new_array(B * T, sizeof *tokens), *targets = new_array(B * T, sizeof *targets);

@@ -61,7 +61,7 @@ TEST(a_twin_is_one_ulp_away) {
         }
         EXPECT(!moved_zeros && !others, "%s: %lld zeros moved, %lld others not by one ulp", dtype_name(dtype),
                (long long)moved_zeros, (long long)others);
-        int64_t want = dtype == F32 ? 0 : away;         /* of weights nearer to zero */
+        int64_t want = dtype == F32 ? 0 : away;         /* number of weights nearer to zero */
         EXPECT(away > 0 && nearer == want, "%s: %lld away from zero, %lld nearer", dtype_name(dtype),
                (long long)away, (long long)nearer);
         EXPECT(outside_nonzero(&m->params, config.V) == 0, "padding is not zero");

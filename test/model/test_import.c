@@ -20,7 +20,7 @@ static int32_t *load_batch(GPT *m, const SafeFile *expected) {
     return ids;
 }
 
-/* Of a gradient that was added so many times. */
+/* Largest error of a gradient that was added `times` times. */
 static double gradient_error(const GPT *m, const SafeFile *expected, const char *name, Tensor gradient, float times) {
     int64_t V = m->config.V, C = m->config.C, nonzero = 0;
     float *got = download(gradient), *want = tensor_from(expected, name, "F32", 4, V * C);
@@ -286,7 +286,7 @@ static void every_number(const char *dtype, int exponent_bits) {
     int wrong = 0;
     for (uint32_t bits = 0; bits < 65536; bits++) {
         uint32_t exponent = bits >> mantissa_bits & ones, mantissa = bits & ((1u << mantissa_bits) - 1);
-        int min = 1 - (int)(ones >> 1) - (int)mantissa_bits;         /* of a subnormal's last place */
+        int min = 1 - (int)(ones >> 1) - (int)mantissa_bits;         /* exponent of a subnormal's last place */
         double want = exponent ? ldexp((double)(mantissa + (1u << mantissa_bits)), (int)exponent - 1 + min)
                                : ldexp((double)mantissa, min);
         if (bits >> 15) want = -want;

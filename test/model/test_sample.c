@@ -39,7 +39,7 @@ TEST(text_to_tokens) {
         const Encode *e = &bad[i].encode;
         EXPECT_FAILS(bad[i].want, tokenizer_encode(e->tokenizer, e->text, e->V, &count));
     }
-    static const int rows[][3] = {      /* of a model of ids; first token of an empty prompt; end of text */
+    static const int rows[][3] = {      /* V of a model of ids; first token of an empty prompt; end of text */
         { 50257, 50256, 50256 }, { 50304, 50256, 50256 }, { 50432, 50256, 50256 }, { 50256, 50255, -1 },
         { 128256, 128255, -1 },
     };
@@ -86,7 +86,7 @@ TEST(bpe_speaks_text) {
     memcpy(ids, encoded, (size_t)count * sizeof *ids);
     EXPECT(!strcmp(bpe->name, "bpe"), "its name");
     EXPECT(count > 4 && ids[count - 1] == 499 && tokenizer_start(bpe, 600) == 499, "%d tokens", count);
-    ids[count] = 555;                              /* of the model, not of its tokenizer */
+    ids[count] = 555;                              /* an id of the model, not of its tokenizer */
     const char *got = printed_tokens(bpe, ids, count + 1);
     EXPECT(!strcmp(got, STRING("%s\xef\xbf\xbd", text)), "%s", got);
     EXPECT(!bpe_file_text(TOKENIZER_IDS, "tokenizer.json", 64), "ids have no files");
@@ -304,7 +304,7 @@ TEST(text_from_a_model) {
         while (text[at] && (length = utf8_length((unsigned char *)text + at, strlen(text + at)))) at += length;
         EXPECT(length == !i, "case %d: %s", i, text);
     }
-    /* of a long prompt the last T tokens count, "" is the last id, "" of bytes a newline */
+    /* the last T tokens of a long prompt count; "" is the last id, for bytes a newline */
     sampled(m, TOKENIZER_IDS, "9 9 9 1 2 3 4 5 6 7 8 10", 20, 1, 3, text);
     sampled(m, TOKENIZER_IDS, "1 2 3 4 5 6 7 8 10", 20, 1, 3, again);
     EXPECT(!strcmp(text + 6, again), "%s and %s", text, again);
@@ -388,7 +388,7 @@ TEST(text_ends_at_its_end_token) {
 /* ---- the program on a terminal */
 
 static const char *program;                 /* build/cpu/train_gpt */
-static int terminal, errors;                /* of the program: its terminal, and what it writes to stderr */
+static int terminal, errors;                /* the program's terminal, and what it writes to stderr */
 static char heard[1 << 16];
 
 /* Reads what the program writes until stderr has a prompt "> " and the terminal is silent, for a minute; returns

@@ -28,7 +28,7 @@ static const Option options[] = {
     { .name = "prompt", .type = OPTION_TEXT, .value = &prompt, .fallback = "", .role = ROLE_KEPT },
     {0} };
 
-static int no_validation;                 /* of the runs to come */
+static int no_validation;                 /* for the next runs */
 static Settings settings = { .steps = 100 };
 static const char *changes;
 

@@ -168,7 +168,7 @@ TEST(a_resume_continues_the_seconds) {
     }
 }
 
-/* Of a run that was killed before its first checkpoint. */
+/* The log of a run that was killed before its first checkpoint. */
 TEST(a_log_without_a_checkpoint_is_renamed) {
     put_text(log_path, "rows");
     put_text(events_path, "events");

@@ -40,7 +40,7 @@ static void pass_time(Report *report, LogRow *step) {
     if (step->step == 11) report->start_s -= 50;
 }
 
-/* Of the mean of the steps after the first one, which warms up. */
+/* The speed is the mean of the steps after the first one, which warms up. */
 TEST(the_time_left_follows_the_speed) {
     settings.steps = 111;
     settings.log_every = 11;

@@ -38,7 +38,7 @@ static void make_logs(int64_t last) {
     put_text(IN_SCRATCH("settings.txt"), "# train_gpt 0, \"cpu\"\nlr = 0.001\nprompt = \"</script>\"\n");
 }
 
-static Json *data;          /* of the page that was read last */
+static Json *data;          /* data of the page that was read last */
 static const Json *run;     /* the only one in it */
 
 static const Json *element(const Json *array, int n) {

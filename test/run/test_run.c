@@ -53,7 +53,7 @@ static void expect_near(double got, double want, double bound, const char *what,
 static void compare_update(const TensorEntry *entry, int step, Weights before, Weights after, const float *grad,
                            double clip, double error, DType dtype) {
     double lr = learning_rate(step - 1), correction1 = 1 - pow(BETA1, step), correction2 = 1 - pow(BETA2, step);
-    double decay = tensor_count(*entry->field) > 4 * C ? WEIGHT_DECAY : 0;          /* of matrices, not of vectors */
+    double decay = tensor_count(*entry->field) > 4 * C ? WEIGHT_DECAY : 0;          /* matrices decay, vectors do not */
     double worst[3] = {0}, max_moved = 0;
     for (int64_t i = (int64_t)entry->offset / 4, end = i + tensor_count(*entry->field); i < end; i++) {
         double g = clip * grad[i], m = BETA1 * before.m[i] + (1 - BETA1) * g;

@@ -249,7 +249,7 @@ TEST(other_files_stay) {
     for (int step = 1; step <= 8; step++) save_step(out, trainer, step);
     put_text(IN_SCRATCH("others/step-00000002/notes.txt"), "mine");
     directory_make(IN_SCRATCH("others/step-00000003/eval"));
-    directory_make(IN_SCRATCH("others/step-00000001.partial/eval"));       /* of a removal; then it was saved again */
+    directory_make(IN_SCRATCH("others/step-00000001.partial/eval"));       /* left by a removal, then saved again */
     unlink(IN_SCRATCH("others/step-00000004/optimizer.safetensors"));         /* a model to load stays, too */
     EXPECT(rename(IN_SCRATCH("others/step-00000005"), elsewhere) == 0 &&
            symlink(elsewhere, IN_SCRATCH("others/step-00000005")) == 0, "a link");
@@ -273,7 +273,7 @@ TEST(what_a_kill_left_is_removed) {
     directory_make(IN_SCRATCH("swept/mine.partial"));
     Saver saver = open_saver(out, trainer, 0);
     EXPECT_STEPS(out, "mine.partial step-5.partial 2");
-    directory_make(IN_SCRATCH("swept/step-00000005.partial/results"));      /* of a user: not removed */
+    directory_make(IN_SCRATCH("swept/step-00000005.partial/results"));      /* a user's: not removed */
     start(&saver, 7);
     EXPECT(!*finish(&saver), "no error");
     directory_make(IN_SCRATCH("swept/step-00000006.partial/config.json"));      /* cannot be removed */

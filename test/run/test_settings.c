@@ -238,7 +238,7 @@ TEST(one_word_is_the_data) {
     EXPECT(s.data && s.sample, "a file may have what --sample does not read");
 }
 
-/* Of a checkpoint with the sizes of d4, but another context and vocabulary. */
+/* A checkpoint with the sizes of d4, but another context and vocabulary. */
 static GPTConfig saved = { .L = 4, .NH = 4, .C = 256, .T = 64, .V = 100 };
 
 TEST(models) {
@@ -282,7 +282,7 @@ TEST(recipes) {
         { "--lr 0.0006, --warmup 400, --total-batch 524288",
           { "--model=d12" }, 6e-4, 400, 1 << 19 },
         { "--lr 0.0003, --warmup 700, --total-batch 573440",
-          { "--model=gpt2-medium", "--batch=112", "--steps=19k" }, 3e-4, 700, 5 * 112 * 1024 },      /* of 4.6 */
+          { "--model=gpt2-medium", "--batch=112", "--steps=19k" }, 3e-4, 700, 5 * 112 * 1024 },  /* not 4.6 */
         { "--lr 0.0017, --warmup 4, --total-batch 524288",
           { "--model=d36", "--optimizer=muon", "--steps=20", "--batch=auto" }, 1.7e-3, 4, 1 << 19 },
         { "--total-batch 1048576", { "--model=gpt2-xl", "--lr=1", "--warmup=9", "--batch=1024" },

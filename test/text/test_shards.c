@@ -186,7 +186,7 @@ TEST(shards_have_their_tokenizer) {
     EXPECT_FAILS("not the tokens of this tokenizer, but of the one in", tokens_open(shards, &as_file, bpe));
     write_shards((const char *const[]){ IN_SCRATCH("a.txt") }, 1, DOCUMENT_FILE, IN_SCRATCH("other"), 0, 1000);
     EXPECT_FAILS("not the tokens of this tokenizer, but of the one in",
-                 tokens_open(IN_SCRATCH("o*t*/train_000000.bin"), &as_file, NULL));     /* of two tokenizers */
+                 tokens_open(IN_SCRATCH("o*t*/train_000000.bin"), &as_file, NULL));     /* shards of two tokenizers */
     put_text(IN_SCRATCH("out/tokenizer.json"), "{}");
     /* it cannot be read: in a child, as what was read of it stays */
     EXPECT_FAILS("ids without a tokenizer",
