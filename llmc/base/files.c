@@ -38,10 +38,9 @@ int file_next_line(FileMap map, FileLine *line) {
     const char *start = (const char *)map.bytes, *end = start + map.size;
     const char *text = line->next ? line->next : start + utf8_mark(start, (size_t)map.size);
     const char *newline = memchr(text, '\n', (size_t)(end - text)), *stop = newline ? newline : end;
-    if (text == end) return 0;
     *line = (FileLine){ .text = text, .size = (size_t)(stop - text) - (stop > text && stop[-1] == '\r'),
                         .next = stop + (newline != NULL), .number = line->number + 1 };
-    return 1;
+    return text < end;
 }
 
 const char *file_next_cell(const FileLine *line, const char **at, size_t *size) {

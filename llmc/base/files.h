@@ -10,8 +10,8 @@ typedef struct { const unsigned char *bytes; int64_t size; } FileMap;
 FileMap file_map(const char *path);       /* fails: missing, a directory, a pipe, not readable; {"",0} when empty */
 void    file_unmap(FileMap map);
 
-/* The next line of a file, from {0} on; 0 = none. A byte order mark before the first is skipped. size: without "\n" or
-   "\r\n"; next: after these; number: from 1. */
+/* The next line of a file, from {0} on; 0 = none: *line is empty, at the end. A byte order mark before the first is
+   skipped. size: without "\n" or "\r\n"; next: after these; number: from 1. */
 typedef struct { const char *text, *next; size_t size; int64_t number; } FileLine;
 int     file_next_line(FileMap map, FileLine *line);
 

@@ -200,17 +200,21 @@ TEST(kinds_of_documents) {
                                         "|", "one<|endoftext|>two", "|", "<|endoftext|>", NULL };
     static const char *const marks[] = { a_text, "|", "one", "|", "two\n", "|", NULL };
     static const char *const jsonl[] = { "|", "the \"cat\"\n", "|", "ко", NULL };
+    static const char *const byte_order[] = { "|", "\xef\xbb\xbf", NULL };
     static const char *const unmarked[] = { "one", "|", "two\n", "|", a_text, "|", a_text, NULL };
     const char *const texts[] = { IN_SCRATCH("a.txt"), IN_SCRATCH("empty.txt"), IN_SCRATCH("b.txt") };
-    const char *const other[] = { texts[1], texts[2], texts[0], texts[0] }, *const json[] = { IN_SCRATCH("c.jsonl") };
+    const char *const other[] = { texts[1], texts[2], texts[0], texts[0] };
+    const char *const json[] = { IN_SCRATCH("mark.jsonl"), IN_SCRATCH("c.jsonl") };
     const struct { DocumentKind kind; const char *const *parts, *const *texts; int count; } cases[] = {
         { DOCUMENT_FILE, file, texts, 3 }, { DOCUMENT_LINE, line, texts, 3 }, { DOCUMENT_MARK, marks, texts, 3 },
-        { DOCUMENT_MARK, unmarked, other, 4 }, { DOCUMENT_JSONL, jsonl, json, 1 },
+        { DOCUMENT_MARK, unmarked, other, 4 }, { DOCUMENT_LINE, byte_order, json, 1 },
+        { DOCUMENT_JSONL, jsonl, json, 2 },
     };
     put_text(texts[0], a_text);
     put_text(texts[1], "");
     put_text(texts[2], b_text);
-    put_text(json[0], "\xef\xbb\xbf{\"body\": \"the \\\"cat\\\"\\n\", \"id\": NaN}\n \t\r\n"
+    put_text(json[0], byte_order[1]);
+    put_text(json[1], "\xef\xbb\xbf{\"body\": \"the \\\"cat\\\"\\n\", \"id\": NaN}\n \t\r\n"
                       "{\"id\": [], \"body\": \"\\u043a\\u043e\"}\r\n{\"body\":\"\"}\n");
     for (int i = 0; i < 2 * COUNT(cases); i++) {
         int32_t want[256];
