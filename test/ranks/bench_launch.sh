@@ -40,7 +40,7 @@ for ranks in ${*:-8 64 512 1024 2048}; do
     kill -KILL "$process"
     end 1
     echo "$row | $seconds |"
-    expect "it is named" grep "^train_gpt: rank $killed (host .*, pid $process) was killed or crashed at" "$dir/err"
+    expect "it is named" grep "^train_gpt: rank $killed (host .*, pid $process) was killed or crashed;" "$dir/err"
     is "lines" "$(wc -l < "$dir/err")" 1
     close_test "$ranks ranks start, stop, and name the one that was killed"
 done
