@@ -27,13 +27,11 @@ static void set_saved(void *saved) { option_set(((Saved *)saved)->option, ((Save
 char *resume_adopt_options(Option *table, const Json *json, const char *only) {
     const Json *settings = json_member(json, "settings", JSON_OBJECT);
     char *changes = NULL, text[256], why[FAIL_LENGTH];
-    size_t size;
     for (const Json *had = only ? NULL : settings->child; had; had = had->next) {
         const Option *gone = had->type == JSON_STRING ? options_find_gone(table, had->key, had->text) : NULL;
         REQUIRE(!gone, "--resume: %s sets --%s %.100s, which this version does not have: %s; want the version that "
                 "made it, or a new run from its weights, by --init", had->where, had->key, had->text, gone->help);
     }
-    FILE *file = string_open(&changes, &size, "the changed options");
     for (Option *o = table; o->name || o->help; o++) {
         if (!o->name || o->role != ROLE_KEPT || !json_find(settings, o->name)) continue;
         if (only && choice_index(only, o->name) < 0) continue;
@@ -41,17 +39,16 @@ char *resume_adopt_options(Option *table, const Json *json, const char *only) {
         if (o->given && strcmp(had, now)) {
             REQUIRE(strcmp(o->name, "init") && strcmp(o->name, "perturb"), "--resume --%s %s: the run began with --%s "
                     "%s; want --resume alone, or a new run", o->name, now, o->name, *had ? had : "none");
-            fprintf(file, "%s--%s %s -> %s", ftell(file) ? ", " : "", o->name, shell_word(*had ? had : "none"),
-                    shell_word(*now ? now : "none"));
+            char *before = changes;
+            changes = format_string("%s%s--%s %s -> %s", before ? before : "", before ? ", " : "", o->name,
+                                    shell_word(*had ? had : "none"), shell_word(*now ? now : "none"));
+            free(before);
         } else if (!o->given && *had) {
             if (fails(set_saved, &(Saved){ o, had }, why)) fail("%s: %s", settings->where, why);
             o->given = 1;
         }
     }
-    fclose(file);
-    if (*changes) return changes;
-    free(changes);
-    return NULL;
+    return changes;
 }
 
 /* Two texts, NULL = none. */
