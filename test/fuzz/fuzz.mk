@@ -4,7 +4,7 @@
 FUZZ_O    := $(patsubst %,$(BUILD)/%.o,$(addprefix test/fuzz/,fuzz targets curves) data/texts)
 # the calls of these go to __wrap_NAME in fuzz.c
 FUZZ_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,file_map file_unmap file_exists file_has_name dir_has_file file_create file_close_durably \
-             file_rename glob globfree open fclose)
+             file_rename string_open glob globfree open fclose)
 
 # the page's functions, without the program's main
 $(BUILD)/test/fuzz/curves.o: scripts/curves.c $(BUILD)/report_page.inc $(BUILD)/settings

@@ -372,9 +372,9 @@ char *page_data(char *const *paths, int count, int is_live);
 void  page_write(FILE *file, const char *data);
 
 static void write_page(void *log) {
+    char *data = page_data((char *[]){ log }, 1, 0);        /* first: it may fail */
     FILE *file = fopen("/dev/null", "we");
     CLAIM(file, "/dev/null");
-    char *data = page_data((char *[]){ log }, 1, 0);
     page_write(file, data);
     free(data);
     fclose(file);
