@@ -83,31 +83,31 @@ static BpeToken *add_token(Reader *r, const char *text, const Json *number) {
 
 /* { "<s>": 7 }, [{ "id": 7, "content": "<s>" }] or { "7": { "content": "<s>" } }. */
 static void add_special_token(Reader *r, const Json *token) {
-    static const char *const known[] = { "id", "content", "special=true", "normalized", NULL };
+    static const char *const known[] = { "single_word=true", "id", "content", "special=true", "normalized", NULL };
     const Json key = { .type = JSON_NUMBER, .key = token->key, .text = token->key, .where = token->where };
     const int is_name = token->key && token->type != JSON_OBJECT;
     const char *text = is_name ? token->key : json_string(token, "content");
     const Json *number = is_name ? token : token->key ? &key : json_member(token, "id", JSON_NUMBER);
-    if (bytes_of_letters(text, NULL) != 1) require_known(token, known);     /* the pad token of bytes is single_word */
-    add_token(r, text, number)->is_special = 1;
+    const int is_byte = bytes_of_letters(text, NULL) == 1;          /* the pad token of bytes, see write_config */
+    require_known(token, known + !is_byte);
+    add_token(r, text, number)->is_special = !is_byte;
 }
 
 static void read_tokens(Reader *r, const Json *vocabulary, const Json *added) {
-    size_t slots = 16;
     r->limit = 2 * (vocabulary->count + added->count) + 1024;   /* no large gaps: a model has a row for each id */
     r->v.token = host_alloc((size_t)r->limit * sizeof *r->v.token, "a vocabulary");
-    while (slots < (size_t)r->limit) slots *= 2;
-    r->mask = slots - 1;
-    r->slot = host_alloc(slots * sizeof *r->slot, "a vocabulary");
-    memset(r->slot, -1, slots * sizeof *r->slot);
+    while (r->mask < (size_t)r->limit) r->mask = 2 * r->mask + 1;
+    r->slot = host_alloc((r->mask + 1) * sizeof *r->slot, "a vocabulary");
+    memset(r->slot, -1, (r->mask + 1) * sizeof *r->slot);
     for (const Json *t = added->child; t; t = t->next)      add_special_token(r, t);
     for (const Json *t = vocabulary->child; t; t = t->next) add_token(r, t->key, t);
 }
 
 static int32_t require_token(const Reader *r, const char *text, size_t size) {
     const int32_t id = *find_token(r, text, size);
-    REQUIRE(id >= 0, "%s: %s %lld: '%.*s' is not in %s: want the merges of this vocabulary", r->merges.text, r->unit,
-            (long long)r->number, size < 80 ? (int)size : 80, text, r->vocabulary.text);
+    REQUIRE(id >= 0 && r->v.token[id].is_special <= 0, "%s: %s %lld: '%.*s' is %s %s: want the merges of this "
+            "vocabulary", r->merges.text, r->unit, (long long)r->number, size < 80 ? (int)size : 80, text,
+            id < 0 ? "not in" : "an added token of", r->vocabulary.text);
     return id;
 }
 
@@ -149,8 +149,8 @@ static void read_tokenizer_json(Reader *r, const Json *json) {
     if (after && (!adds || adds->count))
         require_known(after, (const char *const[]){ "type=ByteLevel", "add_prefix_space", "use_regex", "trim_offsets",
                                                     NULL });
-    if (added && added->type != JSON_ARRAY) json_refuse(added, "an array");
-    read_tokens(r, json_member(model, "vocab", JSON_OBJECT), added ? added : &(Json){0});
+    read_tokens(r, json_member(model, "vocab", JSON_OBJECT), added ? json_member(json, "added_tokens", JSON_ARRAY)
+                                                                  : &(Json){0});
     r->unit = "merge";
     for (const Json *m = json_member(model, "merges", JSON_ARRAY)->child; m; m = m->next, r->number++) {
         const Json *left = m->type == JSON_ARRAY && m->count == 2 ? m->child : NULL;
@@ -208,13 +208,12 @@ static Json *open_object(const char *dir, const char *name) {
 /* "eos_token": a string, or an object with "content"; NULL = none. */
 static const char *end_of_text_of(const Json *json) {
     const Json *token = json_find(json, "eos_token");
-    if (token && token->type == JSON_OBJECT) token = json_member(token, "content", JSON_STRING);
-    if (token && token->type != JSON_STRING && token->type != JSON_NULL) json_refuse(token, "a string");
-    return token ? token->text : NULL;
+    if (!token || token->type == JSON_NULL) return NULL;
+    return token->type == JSON_OBJECT ? json_string(token, "content") : json_string(json, "eos_token");
 }
 
 Tokenizer *bpe_open(const char *dir) {
-    static const char *const off[] = { "add_prefix_space", "add_bos_token", "add_eos_token" };
+    static const char *const asked[] = { "add_prefix_space", "add_bos_token", "add_eos_token", "tokenizer_class" };
     const int format = find_format(dir);
     REQUIRE(format >= 0 || file_is_dir(dir), "%s: %s, want a directory with a tokenizer (scripts/download_gpt2.sh "
             "downloads GPT-2's to data/gpt2)", dir, file_exists(dir) ? "is a file" : "no such directory");
@@ -224,11 +223,12 @@ Tokenizer *bpe_open(const char *dir) {
                            open_object(dir, "special_tokens_map.json"), open_object(dir, "added_tokens.json") };
     const Json *config = file[1], *added = json_find(config, "added_tokens_decoder");
     const char *end = end_of_text_of(config) ? end_of_text_of(config) : end_of_text_of(file[2]);
-    Reader r = { .v.end_of_text = -1, .end_of_text = end ? end : "<|endoftext|>",
+    Reader r = { .v.end_of_text = -1, .mask = 15, .end_of_text = end ? end : "<|endoftext|>",
                  .vocabulary = path_of(dir, formats[format][0]), .merges = path_of(dir, formats[format][1]) };
-    for (int i = 0; i < 3; i++) {
-        const Json *value = json_find(config, off[i]);
-        if (value && !is_off(value)) json_refuse(value, "as in GPT-2's tokenizer, a byte-level BPE");
+    for (int i = 0; i < 3 + (format > 0); i++) {        /* tokenizer.json says all that a class does */
+        const Json *value = json_find(config, asked[i]);
+        if (value && !is_off(value) && strncmp(json_text(value), "GPT2Tokenizer", 13))
+            json_refuse(value, "as in GPT-2's tokenizer, a byte-level BPE");
     }
     if (format == 0) {
         read_tokenizer_json(&r, file[0]);

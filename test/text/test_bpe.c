@@ -253,6 +253,10 @@ TEST(refused_files) {
         { "tokenizer.json", "\"special\":true", "\"special\":false", "\"special\" is false, want true" },
         { "tokenizer.json", "\"lstrip\":false", "\"lstrip\":true", "\"lstrip\" is true, want as in GPT-2" },
         { "tokenizer.json", "\"rstrip\":false", "\"rstrip\":true", "\"rstrip\" is true" },
+        { "tokenizer.json", "\"id\":499", "\"id\":0,\"content\":\"!\",\"single_word\":false},{\"id\":499",
+          "\"single_word\" is false, want true" },
+        { "tokenizer.json", "\"id\":499", "\"id\":270,\"content\":\"the\"},{\"id\":499",
+          "merge 14: 'the' is an added token of" },
         { "tokenizer.json", "\"single_word\":false", "\"single_word\":true", "\"single_word\" is true" },
         { "tokenizer.json", "\"post_processor\":null", "\"post_processor\":{\"type\":\"TemplateProcessing\"}",
           "\"post_processor.type\" is \"TemplateProcessing\", want ByteLevel" },
@@ -286,7 +290,8 @@ TEST(which_tokens_are_special) {
     static const struct { const char *token, *file, *content, *text; int is_end; } cases[] = {
         { "\"</s>\":499,", "special_tokens_map.json", "{\"eos_token\": \"</s>\"}", "</s>", 1 },
         { "\"</s>\":499,", "tokenizer_config.json", "{\"eos_token\": {\"content\": \"</s>\"}}", "</s>", 1 },
-        { "\"EOS\":499,", "tokenizer_config.json", "{\"eos_token\": \"EOS\"}", "EOS", 1 },
+        { "\"EOS\":499,", "tokenizer_config.json", "{\"eos_token\": \"EOS\", \"tokenizer_class\": \"GPT2TokenizerFast\"}",
+          "EOS", 1 },
         { "\"<|endoftext|>\":499,", "tokenizer_config.json", "{\"eos_token\": null}", "<|endoftext|>", 1 },
         { "\"[PAD]\":499,", "none.json", "", "[PAD]", 0 }, { "\"«文»\":499,", "none.json", "", "«文»", 0 },
         { "\"«sep»\":499,", "added_tokens.json", "{\"«sep»\": 499}", "«sep»", 0 },
@@ -320,6 +325,8 @@ TEST(which_tokens_are_special) {
     EXPECT_FAILS("\"eos_token\" is 5, want a string", bpe_open(IN_SCRATCH("special-0")));
     put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "[]");
     EXPECT_FAILS("tokenizer_config.json: this is an array, want an object", bpe_open(IN_SCRATCH("special-0")));
+    put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "{\"tokenizer_class\": \"CLIPTokenizer\"}");
+    EXPECT_FAILS("\"tokenizer_class\" is \"CLIPTokenizer\", want as in GPT-2", bpe_open(IN_SCRATCH("special-0")));
     put_text(IN_SCRATCH("special-0/tokenizer_config.json"), "{\"add_prefix_space\": true}");
     EXPECT_FAILS("\"add_prefix_space\" is true, want as in GPT-2", bpe_open(IN_SCRATCH("special-0")));
 }
