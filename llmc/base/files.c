@@ -8,9 +8,7 @@
 /* SIGBUS: a page of a mapped file cannot be read. */
 static void on_missing_page(int number) {
     (void)number;
-    dprintf(STDERR_FILENO, "%s: a mapped file cannot be read: was it truncated meanwhile, or does its disk fail?\n",
-            fail_program);
-    _exit(1);
+    fail("a mapped file cannot be read: was it truncated meanwhile, or does its disk fail?");
 }
 
 FileMap file_map(const char *path) {

@@ -129,6 +129,7 @@ wait $until_done
 is "exit code" $? 1
 is "what it says" "$(tail -n 1 "$dir/emptied.err")" \
     "train_gpt: a mapped file cannot be read: was it truncated meanwhile, or does its disk fail?"
+expect "the log says it, too" grep -q '"reason": "a mapped file' "$dir/emptied/log.jsonl"
 close_test "data that is emptied while it is read ends with an error message"
 
 close_tests
