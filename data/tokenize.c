@@ -27,7 +27,8 @@ static Option table[] = {
     { .name = "vocab-size", .type = OPTION_INTEGER, .value = &vocab_size, .fallback = "8192", .min = 257,
       .max = 1 << 24, .help = "of the trained tokenizer, with 256 bytes and <|endoftext|>" },
     { .name = "shard", .type = OPTION_TEXT, .value = &shard, .argument = "FILE",
-      .help = "for train_gpt, in place of --out: one file of all tokens, TEXT.tokens-HASH.bin" },
+      .help = "for train_gpt, in place of --out: one file of all tokens, TEXT.tokens-HASH.bin; of texts whose names "
+              "are in a file, with a zero byte behind each" },
     { .name = "hash", .type = OPTION_TEXT, .value = &hash, .help = "of --shard: that of the texts and the tokenizer" },
     { .name = "errors", .type = OPTION_INTEGER, .value = &errors, .fallback = "-1", .min = -1, .max = 1 << 20,
       .argument = "FD", .help = "of --shard: a pipe for the error message; tokenize ends when it has no reader" },
@@ -51,6 +52,19 @@ static void train(Texts *texts) {
                1e-6 * (double)texts->bytes, seconds_now() - start, out);
     if (v->V < vocab_size) printf("--vocab-size %lld: the texts have no more merges\n", (long long)vocab_size);
     bpe_free(bpe);
+}
+
+/* The names of a list, which must stay mapped. */
+static const char *const *read_list(const char *path, int *count) {
+    const FileMap map = file_map(path);
+    const char **names = NULL, *name = (const char *)map.bytes, *end = name + map.size;
+    REQUIRE(map.size && !end[-1], "%s: want the names of texts, with a zero byte behind each", path);
+    size_t room = 0;
+    for (*count = 0; name < end; name += strlen(name) + 1) {
+        names = host_grow(names, (size_t)*count, &room, sizeof *names, "the list of texts");
+        names[(*count)++] = name;
+    }
+    return names;
 }
 
 /* Receives the message of fail(), which train_gpt prints. */
@@ -84,6 +98,7 @@ int main(int argc, char **argv) {
     DocumentKind kind = choice_index(DOCUMENT_NAMES, documents);
     document_check_field(kind, field);
     if (!train_tokenizer) stop_open();
+    if (shard) paths = read_list(paths[0], &files);
     Texts texts = texts_open(paths, files, kind, field);
     for (int i = 0; !shard && i < files; i++) text_check(texts.map[i], paths[i], kind, 0);  /* train_gpt has done so */
     if (train_tokenizer) {

@@ -135,25 +135,23 @@ static void run_tokenize(const char **argv, const int errors[2]) {
     REQUIRE(!status, "%s: exit code %d; see the line above, or want it of this build", argv[0], WEXITSTATUS(status));
 }
 
-/* Writes the tokens of the texts to a file or, as that is open in both programs, to memory (data/shard_writer.h). */
+/* Writes the tokens of the texts to a file or, as that is open in both programs, to memory (data/shard_writer.h). So is
+   the list of the texts, which may be longer than the arguments of a program. */
 static void write_tokens(const Tokens *t, const Settings *s, const Tokenizer *tokenizer, uint64_t hash,
                          const char *path) {
-    char **argv = host_alloc((size_t)(t->file_count + 8) * sizeof *argv, "the list of texts");
-    int errors[2], count = 1;
-    REQUIRE(!pipe(errors), "cannot start tokenize: %s", strerror(errno));
+    const int list = memfd_create("texts", 0);
+    int errors[2], count = 0;
+    REQUIRE(list >= 0 && !pipe(errors), "cannot start tokenize: %s", strerror(errno));
     fcntl(errors[0], F_SETFD, FD_CLOEXEC);
-    for (int i = 0; i < t->file_count; i++)
-        argv[count++] = format_string("%s%s", *t->file[i].name == '-' ? "./" : "", t->file[i].name);
-    argv[count++] = format_string("--tokenizer=%s", tokenizer->dir);
-    argv[count++] = format_string("--documents=%s", s->documents);
-    if (!strcmp(s->documents, "jsonl")) argv[count++] = format_string("--field=%s", s->field);
-    argv[count++] = format_string("--shard=%s", path);
-    argv[count++] = format_string("--hash=%016llx", (unsigned long long)hash);
-    argv[count++] = format_string("--errors=%d", errors[1]);
-    *argv = "tokenize";
-    run_tokenize((const char **)argv, errors);
-    while (--count) free(argv[count]);
-    free(argv);
+    for (int i = 0; i < t->file_count; i++) dprintf(list, "%s%c", t->file[i].name, 0);
+    const char *argv[] = { "tokenize", format_string("/proc/self/fd/%d", list), format_string("--shard=%s", path),
+                           format_string("--tokenizer=%s", tokenizer->dir),
+                           format_string("--documents=%s", s->documents), format_string("--errors=%d", errors[1]),
+                           format_string("--field=%s", strcmp(s->documents, "jsonl") ? "text" : s->field),
+                           format_string("--hash=%016llx", (unsigned long long)hash), NULL };
+    run_tokenize(argv, errors);
+    while (argv[++count]) free((char *)argv[count]);
+    close(list);
 }
 
 static int is_read_only(const char *path) { return access(file_exists(path) ? path : file_parent(path).text, W_OK); }

@@ -288,6 +288,11 @@ if in_turn 3; then
         --out "$dir/bpe/joined"
     is "which is printed" "$(sed -n 's/: the tokenizer has no end-of-text token.*//p' "$dir/expect.out")" \
         "2 documents are joined"
+    long=$dir/bpe/$(printf '%0215d' 0)
+    for i in $(seq 2400); do echo "$i" > "$long$i.txt"; done
+    expect "names too long for the arguments of a program" sh -c 'ulimit -s 2048 && exec "$@"' sh "$gpt" \
+        $tokens --data "$long*.txt" --tokenizer "$dir/bpe/gone" --steps 1 --out none
+    says "all of them" "^tokenized .* 2400 documents"
     echo "Once upon a time" > "$dir/bpe/tiny.txt"
     expect "a tiny text" "$tokenize" "$dir/bpe/tiny.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/tiny"
     says "its validation" "^train [0-9]* tokens, val [01] tokens$"
