@@ -154,7 +154,11 @@ static void write_tokens(const Tokens *t, const Settings *s, const Tokenizer *to
     close(list);
 }
 
-static int is_read_only(const char *path) { return access(file_exists(path) ? path : file_parent(path).text, W_OK); }
+/* So counts what is beside /dev/stdin or /dev/fd/0. */
+static int is_read_only(const char *path) {
+    const int is_stream = !strncmp(path, "/dev/stdin", 10) || !strncmp(path, "/dev/fd/", 8);
+    return is_stream || access(file_exists(path) ? path : file_parent(path).text, W_OK);
+}
 
 /* The stream of the tokens of its texts, from a shard beside the first, or where that directory is read-only beside the
    run's, which is made; or from memory, where both are, and for --eval. Written unless it is there and intact; of the

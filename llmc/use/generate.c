@@ -112,18 +112,18 @@ static void answer(Sampler *s, const char *text) {
 static char *read_prompt(int is_line) {
     enum { MAX = 1 << 24 };
     const char *option = is_line ? "--interactive" : "--prompt -";
-    char *text = NULL;
-    size_t room = 0;
-    const ssize_t size = getdelim(&text, &room, is_line ? '\n' : '\0', stdin);
+    char *text = host_alloc(MAX + 2, option);
+    size_t size = 0;
+    for (int c = 0; size <= MAX && !(is_line && c == '\n') && (c = getchar()) != EOF; ) text[size++] = (char)c;
     REQUIRE(!ferror(stdin), "%s: cannot be read: %s", option, strerror(errno));
-    if (size < 0) {
+    if (is_line && !size) {
         free(text);
-        return is_line ? NULL : format_string("%s", "");
+        return NULL;
     }
-    REQUIRE(strlen(text) == (size_t)size, "%s: a zero byte at position %zu, want text", option, strlen(text));
+    REQUIRE(strlen(text) == size, "%s: a zero byte at position %zu, want text", option, strlen(text));
     REQUIRE(size <= MAX, "%s: more than %d bytes, want a shorter text", option, MAX);
     char *to = text;
-    for (const char *from = text + utf8_mark(text, (size_t)size); *from; from++) {
+    for (const char *from = text + utf8_mark(text, size); *from; from++) {
         if (is_line && *from == '\33') {        /* a key of a terminal, such as an arrow: ESC [ 1 ; 5 C, ESC O P */
             from += 1 + strspn(from + 1, "[O;0123456789");
             if (!isalpha((unsigned char)*from) && *from != '~') from--;

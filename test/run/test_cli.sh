@@ -290,9 +290,12 @@ if in_turn 3; then
         "2 documents are joined"
     long=$dir/bpe/$(printf '%0215d' 0)
     for i in $(seq 2400); do echo "$i" > "$long$i.txt"; done
-    expect "names too long for the arguments of a program" sh -c 'ulimit -s 2048 && exec "$@"' sh "$gpt" \
-        $tokens --data "$long*.txt" --tokenizer "$dir/bpe/gone" --steps 1 --out none
+    expect "names too long for the arguments of a program" sh -c 'ulimit -s 2048 && exec "$@"' sh "$gpt" $tokens \
+        --data "$long*.txt" --tokenizer "$dir/bpe/gone" --steps 1 --out none
     says "all of them" "^tokenized .* 2400 documents"
+    expect "a text from stdin" "$gpt" $tokens --data /dev/stdin --tokenizer "$dir/bpe/gone" --steps 1 --out none \
+        < "$dir/bpe/text.txt"
+    says "nothing is written beside it" "^tokenized .* -> memory$"
     echo "Once upon a time" > "$dir/bpe/tiny.txt"
     expect "a tiny text" "$tokenize" "$dir/bpe/tiny.txt" --tokenizer "$dir/bpe/gone" --out "$dir/bpe/tiny"
     says "its validation" "^train [0-9]* tokens, val [01] tokens$"
@@ -402,8 +405,11 @@ want --sample | $small --prompt -
 --stop 'x': the text of token ids is not known | --data $dir/zeros.bin --context 64 --sample-every 9 --stop x
 END
 refuses "a zero byte at position 1" "$gpt" --sample "$dir/a-flash-f32" --prompt - < "$dir/zero"
-head -c 16777217 /dev/zero | tr '\000' x > "$dir/endless"
+mkfifo "$dir/endless"
+{ yes | head -c 99999999 2> "$dir/yes.err" || : > "$dir/not-read"; } > "$dir/endless" &
 refuses "more than 16777216 bytes" "$gpt" --sample "$dir/a-flash-f32" --prompt - < "$dir/endless"
+wait $!
+expect "the rest is not read" test -e "$dir/not-read"
 close_test "--sample: seeds, prompts from stdin, escapes, several samples, --top-k and --top-p"
 expect "samples of a run" "$gpt" $small --steps 5 --sample-every 2 --sample-tokens 1 --out none
 is "samples at steps" "$(sed -n 's/^step \([0-9]*\): a sample$/\1/p' "$dir/expect.out" | tr '\n' ' ')" "2 4 5 "

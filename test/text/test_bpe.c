@@ -290,7 +290,7 @@ TEST(which_tokens_are_special) {
     static const struct { const char *token, *file, *content, *text; int is_end; } cases[] = {
         { "\"</s>\":499,", "special_tokens_map.json", "{\"eos_token\": \"</s>\"}", "</s>", 1 },
         { "\"</s>\":499,", "tokenizer_config.json", "{\"eos_token\": {\"content\": \"</s>\"}}", "</s>", 1 },
-        { "\"EOS\":499,", "tokenizer_config.json", "{\"eos_token\": \"EOS\", \"tokenizer_class\": \"GPT2TokenizerFast\"}",
+        { "\"EOS\":499,", "tokenizer_config.json", "{\"eos_token\": \"EOS\", \"tokenizer_class\": \"GPT2Tokenizer\"}",
           "EOS", 1 },
         { "\"<|endoftext|>\":499,", "tokenizer_config.json", "{\"eos_token\": null}", "<|endoftext|>", 1 },
         { "\"[PAD]\":499,", "none.json", "", "[PAD]", 0 }, { "\"«文»\":499,", "none.json", "", "«文»", 0 },
