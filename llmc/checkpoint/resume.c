@@ -55,8 +55,8 @@ char *resume_adopt_options(Option *table, const Json *json, const char *only) {
 static int are_same(const char *a, const char *b) { return !strcmp(a ? a : "", b ? b : ""); }
 
 Resume resume_find(const Settings *s, Option *table, RunDir *dir) {
-    REQUIRE(s->out, "--resume%s%s: want the directory of the run, such as --resume runs/book", s->data ? " " : "",
-            s->data ? s->data : "");
+    REQUIRE(s->out || !s->data, "--resume %s: no such directory: want that of the run, such as runs/book", s->data);
+    REQUIRE(s->out, "--resume: want the directory of the run, such as --resume runs/book");
     *dir = run_dir_choose(s->out, s->data, 1, s->dry_run || comm_rank);
     REQUIRE(dir->path, "--resume --out none: want the directory of a run");
     Resume r = { .checkpoint = find_checkpoint(dir->path, s->data) };

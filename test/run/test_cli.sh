@@ -527,9 +527,9 @@ nothing to train on |
 --model d5: want one of | --dry-run --model d5
 lora: is a LoRA adapter: want it merged into its model, in Python model.merge_and_unload() | $text --init $dir/lora
 (scripts/download_gpt2.sh downloads GPT-2 to data/gpt2) | $text --init gpt2
---resume $dir/nothere: want the directory of the run | --resume $dir/nothere
+--resume $dir/nothere: no such directory: want that of the run | --resume $dir/nothere
 step-00000040/: want the directory of a run, with checkpoints | --resume $dir/a-flash-f32/step-00000040/
-settings.txt: want the directory of the run | --resume $dir/a-flash-f32/settings.txt
+settings.txt: no such directory: want that of the run | --resume $dir/a-flash-f32/settings.txt
 want a multiple of --batch x --context = 64 | $small --total-batch 100
 --heads 3: want a divisor of --channels 32 | $text --channels 32 --heads 3
 --vocab 512: want 256, the tokens of a text are bytes; or --tokenizer DIR | $small --vocab 512
