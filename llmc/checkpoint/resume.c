@@ -37,8 +37,8 @@ char *resume_adopt_options(Option *table, const Json *json, const char *only) {
         if (only && choice_index(only, o->name) < 0) continue;
         const char *had = json_string(settings, o->name), *now = option_text(o, text);
         if (o->given && strcmp(had, now)) {
-            REQUIRE(strcmp(o->name, "init") && strcmp(o->name, "perturb"), "--resume --%s %s: the run began with --%s "
-                    "%s; want --resume alone, or a new run", o->name, now, o->name, *had ? had : "none");
+            REQUIRE(choice_index("init|perturb|model", o->name) < 0, "--resume --%s %s: the run began with --%s %s; "
+                    "want --resume alone, or a new run", o->name, now, o->name, *had ? had : "none");
             char *before = changes;
             changes = format_string("%s%s--%s %s -> %s", before ? before : "", before ? ", " : "", o->name,
                                     shell_word(*had ? had : "none"), shell_word(*now ? now : "none"));

@@ -69,8 +69,8 @@ static Tokens *open_files(const char *pattern) {
     if (!is_file && errno == EACCES) glob_failed(pattern, errno);
     REQUIRE(!file_is_dir(pattern), "%s: is a directory, want a file, or shards as '%s/train_*.bin'", pattern, pattern);
     REQUIRE(is_file || glob(pattern, 0, glob_failed, &found) == 0,
-            "%s: no such file, and no file matches it as a pattern (a resume: start it where the run was started, or "
-            "give --data PATH)", pattern);
+            "%s: no such file, and no file matches it as a pattern (scripts/download_*.sh download data; a resume "
+            "starts where the run was started, or with --data PATH)", pattern);
     Tokens *t = host_alloc(sizeof *t, "a token stream");
     t->name = format_string("%s", pattern);
     t->file = host_alloc(found.gl_pathc * sizeof *t->file, "the list of token files");

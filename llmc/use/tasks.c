@@ -124,6 +124,7 @@ static void read_item(Task *task, const Json *object, int64_t line) {
 Task task_read(const char *name, const char *path, Tokenizer *tokenizer, const GPTConfig *config) {
     Task task = { .name = name, .path = path, .tokenizer = tokenizer, .T = config->T, .V = config->V };
     REQUIRE(tokenizer != TOKENIZER_IDS, "--task %s: the tokenizer of the model is unknown, want --tokenizer DIR", name);
+    REQUIRE(file_exists(path), "%s: no such file (scripts/download_tasks.sh downloads HellaSwag and LAMBADA)", path);
     FileMap map = file_map(path);
     const char *kind = file_kind(map.bytes, map.size);
     REQUIRE(!kind, "%s: this is %s, want a line of JSON for each item", path, kind);

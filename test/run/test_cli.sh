@@ -108,7 +108,7 @@ if in_turn 3; then
     for run in val=val_*.txt my.book=my.book.txt; do
         refuses "${run#*=}: no such file, and no file matches it as a pattern" \
             "$gpt" --resume "${run%%=*}"
-        expect "it says what to do" grep -q 'start it where the run was started, or give --data PATH' "$dir/refuse.err"
+        expect "it says what to do" grep -q 'starts where the run was started, or with --data PATH' "$dir/refuse.err"
     done
     expect "the data by their path from here" "$gpt" --resume val --data '../val_*.txt' --dry-run
     cd ..
@@ -192,6 +192,7 @@ says "its loss" "loss $val_loss nats"
 expect "the link is a checkpoint" "$gpt" --eval "$dir/worse/best" "$dir/cba.txt" --dtype f32
 is "of itself" "$(grep -c '^checkpoint ' "$dir/expect.out")$(grep -c "loss $val_loss nats" "$dir/expect.out")" 01
 refuses "--resume --perturb yes: the run began with --perturb no" "$gpt" --resume "$dir/worse" --perturb
+refuses "--resume --model d5: the run began with --model d4" "$gpt" --resume "$dir/worse" --model d5
 for keep in 1 0; do        # the fourth validation after the best
     expect "a run that stops" "$gpt" $worse --keep $keep --early-stop 4 --out "$dir/early-$keep"
     ended=$(($(best_of "$dir/worse") + 20))
