@@ -112,5 +112,6 @@ int main(int argc, char **argv) {
         bpe_free(bpe);
     }
     texts_close(&texts);
+    if (shard) free((void *)paths);      /* those of read_list */
     return stdio_flush();
 }
