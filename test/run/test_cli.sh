@@ -532,6 +532,7 @@ lora: is a LoRA adapter: want it merged into its model, in Python model.merge_an
 step-00000040/: want the directory of a run, with checkpoints | --resume $dir/a-flash-f32/step-00000040/
 settings.txt: no such directory: want that of the run | --resume $dir/a-flash-f32/settings.txt
 want a multiple of --batch x --context = 64 | $small --total-batch 100
+--early-stop 3: want validations | $text --early-stop 3 --val-every 0
 --heads 3: want a divisor of --channels 32 | $text --channels 32 --heads 3
 --vocab 512: want 256, the tokens of a text are bytes; or --tokenizer DIR | $small --vocab 512
 want a smaller batch, --recompute (the table above), --attention flash rather than naive, | $text --batch 1000000
