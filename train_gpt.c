@@ -18,7 +18,7 @@ typedef struct {
     Resume         resume;                      /* zeros where no run continues; else its checkpoint is from */
     Corpus         corpus;
     Tokenizer     *tokenizer;
-    char          *prompt;                      /* of samples during the training */
+    char          *prompt;                      /* for samples during the training */
     GPTConfig      config;
     GPT            gpt;
     Optimizer      optimizer;

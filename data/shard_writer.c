@@ -66,7 +66,7 @@ typedef struct {
     int32_t    *ids;                /* tokens of a batch */
     size_t      room;
     double      start_s;
-    uint64_t    hash;               /* hash of the texts; this and the next ones: for shard_write_all */
+    uint64_t    hash;               /* hash of the texts; this line and the next: shard_write_all only */
     int         errors, has_lock;   /* a pipe, -1 = none; whether no other process writes the file */
 } ShardWriter;
 

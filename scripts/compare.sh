@@ -28,7 +28,7 @@ esac
 case " $* " in *" --steps"[\ =][0-9]" "*|*" --steps"[\ =]1[0-9]" "*)
     echo "compare: fewer than 20 --steps; the curves are compared by means over 20" >&2; exit 1 ;;
 esac
-[ -z "$data" ] ||        # of one step, which warns of nothing that depends on the length of a run
+[ -z "$data" ] ||        # one step, which warns of nothing that depends on the length of a run
     "$gpt" --data "$data" --val-fraction 0 --val-every 0 --steps 1 --warmup 0 --out none --dry-run > /dev/null
 rm -rf "$out"
 mkdir -p "$out"

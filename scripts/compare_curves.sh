@@ -47,7 +47,7 @@ is_number(cell("step")) && is_number(cell("loss")) {
     count[file, block]++
     if (block) { ms[file] += cell("ms"); tokens[file] += cell("ms") * cell("tokens_per_s") / 1000 }
 }
-# Of the means of two runs over 20 steps: largest, and the block where it is.
+# The difference of the means of two runs over 20 steps: largest, and the block where it is.
 function compare(a, b,   k, d) {
     largest = where = 0
     for (k = 0; k < blocks; k++) {

@@ -1,4 +1,4 @@
-/* oracle.c - The formulas of all ops in double, one loop per sum, without tiling, so that reading them checks them. */
+/* oracle.c - The formulas of all ops in double, one loop per sum, without tiling: they can be checked by reading. */
 #include "oracle.h"
 #include <math.h>
 #include <stdio.h>

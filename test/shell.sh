@@ -16,7 +16,7 @@ dir=$(mktemp -d) || exit 2
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM HUP
 export OMP_NUM_THREADS=1      # models so small that a second thread is only waited for
-export XDG_CACHE_HOME="$dir/cache"      # of choices made by measurement: a script's first run makes them
+export XDG_CACHE_HOME="$dir/cache"      # choices made by measurement: a script's first run makes them
 case $("$gpt" --version) in *cuda*) cuda=yes ;; *cpu*) cuda= ;; *) echo "$gpt does not run" >&2; exit 2 ;; esac
 passed=0 failed=0 skipped=0 bad=0
 turn=$(($(date +%s) % 5040))  # divisible by 1 .. 10

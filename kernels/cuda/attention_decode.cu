@@ -8,7 +8,7 @@
 
 enum { MAX_QUERIES = 8, WARPS = 16, THREADS = 32 * WARPS, STEP = 8, SPLITS_MAX = 132, MAX_HEAD_GROUPS = 1 << 16 };
 
-/* Partial results written so far, for each group of heads. The last block sets it to 0 again. */
+/* Splits whose results are written, for each query and group of heads. The last block sets it to 0 again. */
 static __device__ unsigned finished[MAX_HEAD_GROUPS];
 
 /* Results of one split, one query and one head: columns of out, not yet divided by total; scores in units of log2. */
@@ -81,7 +81,7 @@ decode_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tenso
     __syncthreads();
     const int at = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS, of = at / (LANES * SIZE);   /* of: its head */
     const int h = blockIdx.x * HEADS + of, c = at % (LANES * SIZE);
-    const int64_t row = (b * s.NH + h) * s.Tq + i, rows = (int64_t)s.B * s.NH * s.Tq;       /* row and rows of lse */
+    const int64_t row = (b * s.NH + h) * s.Tq + i, rows = (int64_t)s.B * s.NH * s.Tq;       /* (b, h, i) of (B,NH,Tq) */
     const bool valid = h < s.NH && c < s.HS;
     float merged_max = -FLT_MAX, merged_total = 0, merged = 0;
     for (int w = 0; w < WARPS; w++) merged_max = fmaxf(merged_max, max_of[w][of]);

@@ -64,8 +64,8 @@ template<bool TRANSPOSED, int MT, int N> struct KeepDrawn {
     static DEVICE constexpr int word_of(int m, int n, int h) { return TRANSPOSED ? n : (2 * m + h) * (N / 4) + n / 4; }
     static DEVICE constexpr int byte_of(int m, int n, int h) { return TRANSPOSED ? 2 * m + h : n % 4; }
 
-    /* From a mask of draw_mask<64>, columns `first` and on of its keys; TRANSPOSED from draw_mask<16 * MT>, its query
-       `first` and on. */
+    /* Reads a mask that draw_mask<64> has written, from its key `first` on; TRANSPOSED one of draw_mask<16 * MT>, from
+       its query `first` on. */
     DEVICE KeepDrawn(const uint8_t *mask, int first, int g, int c) {
         if constexpr (TRANSPOSED) {
             #pragma unroll

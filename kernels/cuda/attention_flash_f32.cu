@@ -213,7 +213,7 @@ forward_kernel(AttentionSpec s, Tensor out, Tensor lse, Tensor q, Tensor k, Tens
             const float shift = row_max[i] == -INFINITY ? 0.0f : row_max[i];    /* the row has seen no key yet */
             const float rescale = expf(before - shift);
             scale_row<D>(sums[i], rescale);
-            total[i] *= rescale;                        /* sums of this thread's columns */
+            total[i] *= rescale;                        /* a sum over this thread's columns only */
             #pragma unroll
             for (int j = 0; j < SCORES; j++) {
                 p[i][j] = expf(p[i][j] - shift);

@@ -10,7 +10,7 @@
 #include <cfloat>
 
 static constexpr float SLACK = 8.0f;       /* the row maximum in use may be short of the true one by 2^8: P <= 256 */
-static constexpr float NO_MAX = -FLT_MAX;  /* for a row that has seen no key: finite, so that it can be subtracted */
+static constexpr float NO_MAX = -FLT_MAX;  /* maximum of a row that has seen no key: finite, as it is subtracted */
 
 /* ---- the tile of a block ---- */
 
@@ -277,7 +277,7 @@ void flash_backward_kv(Problem p, View dk, View dv, View dout, const float *lse,
     const Lane<KS> across = along_rows<KS>(lane), down = along_columns<KS>(lane);
     const TileIndex tile = tile_of_block(p, p.Tk, F::OWN, false);
     const int j0 = tile.tile * F::OWN, own = warp * 16 * F::MT, first = j0 + own;
-    const int begin = max(0, j0 - p.diagonal) / F::STREAM * F::STREAM;      /* first query row that sees the tile */
+    const int begin = max(0, j0 - p.diagonal) / F::STREAM * F::STREAM;      /* first query that sees j0, rounded down */
     const uint32_t k_tile = shared_address(shared), v_tile = k_tile + F::OWN * PITCH;
     const uint32_t stages = v_tile + F::OWN * PITCH;
     const float scale2 = p.scale * LOG2E;

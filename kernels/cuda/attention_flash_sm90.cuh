@@ -23,7 +23,7 @@ struct Problem {
     int   NH, HS, Tq, Tk, heads;    /* heads: of all sequences */
     int   q0, lse_pitch;
     int   tiles, first_row;     /* tiles of a head, and the row where the first begins */
-    int   heads_in_flight;      /* heads of the L2 swizzle */
+    int   heads_in_flight;      /* heads whose tiles run in turn: swizzled_tile */
     int   deterministic;
     float scale;
     /* The next tile. Zero at the launch and after it, since it wraps around at `fetches`: one per tile plus one

@@ -38,7 +38,7 @@ template<int PANELS_, Part PART_, bool LATE_DQ_> struct Backward {
     static_assert(!LATE_DQ || (PANELS_ == 2 && PART == WHOLE), "tested and measured there only");
     static constexpr bool DROPOUT = PART == DROPPED;
     static constexpr int PANELS = PANELS_, COLUMNS = 64 * PANELS;
-    static constexpr int STAGES = 2;                        /* of Q, dout and dS */
+    static constexpr int STAGES = 2;                        /* stages of Q, dout and dS */
     static constexpr int QT = PANELS == 1 ? 128 : 64;       /* queries of a tile: what fits the registers as S and dP */
     static constexpr int GROUPS = 2, THREADS = WARPGROUP * (GROUPS + 1), REGISTERS = 232, PRODUCER_REGISTERS = 40;
     static constexpr int KV_PANEL = KEYS * ROW_BYTES, KV_BYTES = PANELS * KV_PANEL;

@@ -29,7 +29,7 @@ template<int PANELS_, int GROUPS_, int STAGES_, int BLOCKS_, Part PART_> struct 
     static constexpr float NO_MAX = PART == SQUARE ? -FLT_MAX : -INFINITY;  /* finite: P of a row without keys is 0 */
     static constexpr int PANELS = PANELS_, GROUPS = GROUPS_, ROWS = GROUP_ROWS * GROUPS * BLOCKS;
     static constexpr bool MERGES = PANELS == 2 && (PART == SQUARE || PART == RECTANGLE);      /* one panel: spills */
-    static constexpr int STAGES = STAGES_;      /* of K and of V */
+    static constexpr int STAGES = STAGES_;      /* stages of K and of V */
     static constexpr bool Q_IN_REGISTERS = PANELS == 2;     /* two groups leave enough registers */
     static constexpr int Q_STAGES = Q_IN_REGISTERS ? 1 : 2; /* a group need not wait until the others are done with Q */
     static constexpr int SENT = 4;      /* tiles on their way to the cluster's second block */

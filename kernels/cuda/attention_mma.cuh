@@ -68,7 +68,7 @@ template<int KS> __device__ static inline Lane<KS> along_columns(int lane) {
 
 /* What this thread copies of some rows: chunks of every so many. */
 template<int KS> __device__ static inline const bf16 *share_of_rows(const bf16 *rows, int64_t pitch) {
-    constexpr int LANES = Tile<KS>::TURNS;      /* lanes of a row: the 8 lanes of one phase write to 32 banks */
+    constexpr int LANES = Tile<KS>::TURNS;      /* lanes per row: the 8 lanes of one phase write to 32 banks */
     return pinned(rows + threadIdx.x / LANES * pitch + threadIdx.x % LANES * 8);
 }
 

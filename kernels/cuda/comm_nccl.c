@@ -23,7 +23,7 @@ static pthread_mutex_t comm_lock = PTHREAD_MUTEX_INITIALIZER;  /* held during ea
 static int device;
 static cudaStream_t stream;
 static cudaEvent_t ready[EVENTS], done[EVENTS];                /* by operation: compute before it, its end */
-static cudaEvent_t exchange_start;                             /* the last exchange's: a wait takes what was recorded */
+static cudaEvent_t exchange_start;                             /* one for all: a wait takes the last record before it */
 static _Atomic int64_t issued, enqueued;                       /* enqueued: done has been recorded */
 static cudaEvent_t wait_begin[EVENTS], wait_end[EVENTS];       /* by call of comm_wait */
 static int64_t waits, waits_measured;

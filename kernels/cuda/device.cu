@@ -12,7 +12,7 @@ cudaStream_t cuda_stream;
 volatile int cuda_aborted;
 static cudaStream_t own_stream;
 static cudaDeviceProp properties;
-static int driver_version;              /* of CUDA, times a thousand, of the driver: 13000 */
+static int driver_version;              /* latest CUDA that the driver supports: 13000 is 13.0 */
 
 int    cuda_arch(void)       { return properties.major * 10 + properties.minor; }
 int    cuda_sm_count(void)   { return properties.multiProcessorCount; }

@@ -9,7 +9,7 @@ enum { THREADS = 128 };
 
 template <class T> struct Unit {
     static constexpr int SIZE = Pack<T>::SIZE, BLOCKS = 8 / SIZE, ROWS = 8 * BLOCKS;
-    /* units in a row, and in a matrix (rows,C) */
+    /* units side by side in C columns, and in a matrix (rows,C) */
     static __host__ __device__ int64_t per_row(int64_t C)             { return ceil_div(C, 8) * BLOCKS; }
     static __host__ __device__ int64_t count(int64_t rows, int64_t C) { return ceil_div(rows, ROWS) * per_row(C); }
 };

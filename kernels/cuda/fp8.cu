@@ -50,7 +50,7 @@ quantize_kernel(uint8_t *q, uint8_t *qt, const bf16 *x, const float *max, int64_
     const float scale = E4M3_MAX / *max;
     #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const int word = i * 16 + warp * 2 + lane / 16;         /* 4 rows of a column */
+        const int word = i * 16 + warp * 2 + lane / 16;         /* index in a column: a word has 4 rows */
         unsigned half[2][4];                                    /* 4 columns of each row */
         #pragma unroll
         for (int k = 0; k < 4; k++) {

@@ -7,7 +7,7 @@
 
 static constexpr float SCALE = 0.7978845608028654f, CUBE = 0.044715f;     /* sqrt(2/pi) */
 
-/* Of 2u: e = exp(-|2u|), at most 1, so that nothing overflows and neither tail cancels; s = 1 / (1 + e). */
+/* For the sigmoid of 2u: e = exp(-|2u|), at most 1: nothing overflows, and neither tail cancels; s = 1 / (1 + e). */
 struct Sigmoid { float e, s; };
 template <class T> __device__ inline Sigmoid sigmoid_of(float x);
 

@@ -117,7 +117,7 @@ void residual_layernorm_forward(Tensor sum, Tensor normed, Tensor mean, Tensor r
 enum { COLUMNS = 8, TOGETHER = 2 };
 template <class T> constexpr int MAX_WARPS = sizeof(T) == 2 ? 12 : 8;
 template <class T> constexpr int RESIDENT_WARPS = sizeof(T) == 2 ? 24 : 16;
-template <class T> constexpr int STAGED_BYTES = 2 * 3 * TOGETHER * COLUMNS * (int)sizeof(T);     /* bytes of a thread */
+template <class T> constexpr int STAGED_BYTES = 2 * 3 * TOGETHER * COLUMNS * (int)sizeof(T);     /* per thread */
 
 /* Sums over a team of warps; every lane gets them. Each of two steps halves the values of a lane: 6 shuffles for 20.
    Two slots alternate from call to call: the barrier of the call between separates the reads of a slot from its next

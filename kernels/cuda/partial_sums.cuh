@@ -16,7 +16,7 @@ __device__ inline int arrive(Arrivals *arrivals, unsigned last,
     __shared__ int index;
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence();                    /* orders what the whole block has written before the barrier */
+        __threadfence();                    /* the writes of the whole block precede its arrival */
         const unsigned before = atomicAdd(arrivals, 1u), arrival = before & ~ROUND;
         index = (int)arrival - (int)(blocks - last);
         if (arrival == blocks - 1) atomicAdd(arrivals, ROUND - blocks);

@@ -78,7 +78,7 @@ enum {
 /* Threads of a block: a team, or 8 warps that are a team each. */
 template <int TEAM> static constexpr int BLOCK = TEAM == 32 ? 256 : TEAM;
 
-static constexpr float LOWEST = -1e38f;     /* first maximum: with -infinity in its place, infinity - infinity is NaN */
+static constexpr float LOWEST = -1e38f;     /* initial maximum: with -infinity, infinity - infinity would be NaN */
 
 /* The maximum of 8 logits and of `max`, a pair of running maxima. */
 __device__ inline __nv_bfloat162 max_of(uint4 pack, __nv_bfloat162 max) {

@@ -3,7 +3,7 @@
 #include <cudaTypedefs.h>
 #include "ptx_sm90.cuh"
 
-/* Of a bf16 tensor with four dimensions, innermost first and contiguous. stride: bytes between elements of the other
+/* A bf16 tensor of four dimensions, innermost first and contiguous. stride: bytes between elements of the other
    three. box: elements that one copy moves, 64 of the innermost, in shared memory in the layout of ptx_sm90.cuh.
    Outside of the tensor zeros are read, nothing is written. Fails unless data and strides are multiples of 16 bytes. */
 static inline CUtensorMap tensor_map_of(const char *name, void *data, const int64_t (&dim)[4],

@@ -23,7 +23,7 @@ typedef struct {
     int64_t       tokens;           /* targets trained on */
     int64_t       val_step;         /* step of the last validation; -1 = none */
     int64_t       optimizer_step;   /* Optimizer.step when it was saved */
-    BestLoss      best;             /* of all validations */
+    BestLoss      best;             /* over all validations */
     SpikeDetector spikes;
 } TrainState;
 

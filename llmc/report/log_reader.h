@@ -14,7 +14,7 @@
     X(norm,          "%.9g") \
     X(lr,            "%.9g") \
     X(ms,            "%.3f") \
-    X(tokens_per_s,  "%.1f") /* of this step, over all ranks */ \
+    X(tokens_per_s,  "%.1f") /* this step, over all ranks */ \
     X(comm_wait_ms,  "%.3f") /* part of ms in which compute waited for communication */ \
     X(mfu,           "%.4f") \
     X(temperature_c, "%.0f") \

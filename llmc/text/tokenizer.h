@@ -5,7 +5,7 @@
 
 extern Tokenizer tokenizer_bytes, tokenizer_ids;
 #define TOKENIZER_BYTES (&tokenizer_bytes)
-#define TOKENIZER_IDS   (&tokenizer_ids)        /* of GPT-2's size, 50257 */
+#define TOKENIZER_IDS   (&tokenizer_ids)        /* 50257 ids, as GPT-2 */
 
 Tokenizer *tokenizer_open(const char *dir);     /* bpe_open, and prints its warning */
 /* The BPE of a directory; ids where it has none, or one that is refused, which is printed. */

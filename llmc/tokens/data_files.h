@@ -23,7 +23,7 @@ typedef struct { uint32_t magic, version, count, zero; uint64_t sum; } ShardHead
 ShardHeader shard_header(FileMap map);      /* zeros where the file is shorter */
 /* The header of a file that has count tokens, of 2 or 4 bytes, behind the place of a header. */
 ShardHeader shard_header_of(FileMap map, int64_t count, int width);
-int         shard_is_whole(const char *path);   /* complete, of this version and not damaged, as a copy may be */
+int         shard_is_whole(const char *path);   /* complete, of this version, with the sum of its tokens */
 
 /* A file beside shards that are not complete: tokens_open refuses them, tokenize replaces them. */
 #define SHARDS_INCOMPLETE "tokenize.incomplete"

@@ -5,7 +5,7 @@ typedef struct {
     GPT       *model;
     Tokenizer *tokenizer;
     const Settings *settings;
-    Report    *report;          /* report of the run that the sample is an event of; NULL = none */
+    Report    *report;          /* gets the sample as an event of the run; NULL = none */
     int64_t    step;            /* the training step */
     FILE      *file;
     int        is_raw;          /* file gets the bytes of tokens as they are: no terminal, not the log of a run */
@@ -13,7 +13,7 @@ typedef struct {
     int32_t   *token;           /* all so far, also those after the end of a text */
     size_t     count, room;
     size_t     first, cached;   /* the model's context begins at the first token; its cache has those up to cached */
-    uint64_t   index;           /* next random number: number of the sample << 40 | number of its token */
+    uint64_t   index;           /* index of the next random number: number of the sample << 40 | of its token */
 
     FILE      *stream;          /* to text: a prompt, if that is written, and its answer */
     char      *text;

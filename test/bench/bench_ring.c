@@ -111,7 +111,7 @@ static Ms over_ranks(double *ms) {
 static void bench_tokens(int64_t local, Tensor barrier) {
     static double ms[MEASUREMENTS][ROUNDS];
     const int64_t alone = (int64_t)((double)local * sqrt(comm_size) / 128 + 0.5) * 128;
-    const double pairs = (double)local * (double)local * comm_size / 2;         /* pairs of the mean rank */
+    const double pairs = (double)local * (double)local * comm_size / 2;         /* per rank, on average */
     const RingSplit split = { comm_size, comm_rank, (int)local * comm_size }, whole = { .size = 1, .T = (int)alone };
     const Ring ring = ring_create(split, "flash", spec_of(local)), one = ring_create(whole, "flash", spec_of(alone));
     const Operands o = operands(local, ring_workspace_bytes(&ring));

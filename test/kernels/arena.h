@@ -24,7 +24,7 @@ enum { KEPT = 1, WRITTEN = 2, ADDED = 4, SCRATCH = 8 };     /* SCRATCH: may be w
 
 static _Alignas(8) uint16_t arena_before[ARENA_HALVES], arena_after[ARENA_HALVES], arena_first[ARENA_HALVES];
 static unsigned char arena_mark[ARENA_HALVES];
-static DType arena_dtype;       /* type of the test that runs */
+static DType arena_dtype;       /* data type of the test that runs */
 static int64_t arena_used, pool_used;
 static char *arena_device, arena_op[32], arena_case[160];
 static double *pool;

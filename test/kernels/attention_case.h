@@ -352,7 +352,7 @@ static inline Operands first_rows(Operands x, int rows) {
     return x;
 }
 
-/* Of a few roundings all may turn out well: the emulation is done several times, the shorter the head the more often,
+/* A few roundings may all turn out well: the emulation is done several times, the shorter the head the more often,
    with P and dS stored at some multiples. For exact data not at all. The first rows of a long head see the fewest keys
    and have the largest P and dS, and with them the largest errors of out and dq, and of dk and dv of their keys: they
    are emulated as often as a head of so many rows.
@@ -471,7 +471,7 @@ static inline void check_lse(const AttentionSpec *s, const Truth *t, Tensor lse,
     for (int i = 0; i < s->Tq; i++) {
         double want = t->want.lse[i], got = element(lse, arena_after, (int64_t)head * s->Tq + i);
         if (got == want) continue;              /* -INFINITY where the row sees no key */
-        double size = t->outputs < OUTPUTS ? fmax(fabs(want), 5) : fabs(want);      /* size of the two merged */
+        double size = t->outputs < OUTPUTS ? fmax(fabs(want), 5) : fabs(want);      /* merged with one of up to 5 */
         double ratio = fabs(got - want) /
                        (4 * 0x1p-24 * (sqrt(s->Tk + s->HS) + sqrt(s->HS) * t->condition + size));
         if (!(ratio <= worst_ratio)) worst_ratio = isnan(ratio) ? INFINITY : ratio;

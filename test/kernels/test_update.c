@@ -53,7 +53,7 @@ static StepStats step_stats(const Step *s) {
     return stats;
 }
 
-/* Inputs of step 1, without a limit. apply is neither 0 nor 1. */
+/* Inputs of step 1, without limits on loss and norm. apply is neither 0 nor 1. */
 static StepStats first_step(float max_norm) {
     return (StepStats){ .learning_rate = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-3f, .correction1 = 0.1f,
                         .correction2 = 0.05f, .max_norm = max_norm, .loss_limit = INFINITY, .norm_limit = INFINITY,

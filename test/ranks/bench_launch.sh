@@ -5,7 +5,7 @@
 . "$(dirname "$0")/../shell.sh"
 export PROBE_DIR="$dir" PROBE_STEP_MS=1000
 since() { date +%s.%N | awk -v began="$1" '{ printf "%.1f", $1 - began }'; }
-ticks() { awk '{ print $14 + $15 }' "/proc/$(cat "$dir/rank.0")/stat"; }          # of CPU, 100 a second
+ticks() { awk '{ print $14 + $15 }' "/proc/$(cat "$dir/rank.0")/stat"; }          # CPU time, 100 a second
 start() {         # start RANKS: until all have joined; $seconds
     rm -f "$dir"/rank.* "$dir/out"
     began=$(date +%s.%N)

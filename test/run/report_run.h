@@ -28,7 +28,7 @@ static const Option options[] = {
     { .name = "prompt", .type = OPTION_TEXT, .value = &prompt, .fallback = "", .role = ROLE_KEPT },
     {0} };
 
-static int no_validation;                 /* for the next runs */
+static int no_validation;                 /* the next runs do not validate */
 static Settings settings = { .steps = 100 };
 static const char *changes;
 

@@ -108,7 +108,7 @@ for client in curl wget; do
     is "what is left" "$(PATH=$path ls "$got/large" | tr '\n' ' ')" "config.json merges.txt vocab.json "
     refuses "config.json: HTTP/1.0 404 Not Found" sh scripts/download_gpt2.sh gpt2-xl "$got/xl"
     is "what is left" "$(PATH=$path ls "$got/xl")" ""
-    printf '%0300001d' 0 > "$got/gpt2/model.safetensors.part"       # of another version
+    printf '%0300001d' 0 > "$got/gpt2/model.safetensors.part"       # a part of another version
     rm "$got/gpt2/model.safetensors"
     refuses "resolve/main/model.safetensors" sh scripts/download_gpt2.sh gpt2 "$got/gpt2"
     expect "it starts again" sh scripts/download_gpt2.sh gpt2 "$got/gpt2"

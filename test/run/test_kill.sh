@@ -39,7 +39,7 @@ wanted="step-00000196 step-00000198 step-00000200"
 is "the undisturbed run left" "$(echo $(names_in "$dir/whole"))" "$wanted"
 kills=0 ends=0
 has_checkpoint() { ls "$1"/step-????????/state.json > /dev/null 2>&1; }
-system=$((turn % 2))      # of every second run, files cannot be locked
+system=$((turn % 2))      # in every second run files cannot be locked
 start_or_resume() {       # as a queue does
     [ $system = 0 ] || ! can_preload || export LD_PRELOAD="$faults" FAULT_NO_LOCKS=1
     exec "$gpt" $run --out "$dir/killed" --resume > "$dir/killed.out" 2>&1

@@ -249,7 +249,7 @@ TEST(other_files_stay) {
     for (int step = 1; step <= 8; step++) save_step(out, trainer, step);
     put_text(IN_SCRATCH("others/step-00000002/notes.txt"), "mine");
     directory_make(IN_SCRATCH("others/step-00000003/eval"));
-    directory_make(IN_SCRATCH("others/step-00000001.partial/eval"));       /* left by a removal, then saved again */
+    directory_make(IN_SCRATCH("others/step-00000001.partial/eval"));   /* left by a removal; step 1 was saved again */
     unlink(IN_SCRATCH("others/step-00000004/optimizer.safetensors"));         /* a model to load stays, too */
     EXPECT(rename(IN_SCRATCH("others/step-00000005"), elsewhere) == 0 &&
            symlink(elsewhere, IN_SCRATCH("others/step-00000005")) == 0, "a link");

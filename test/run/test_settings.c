@@ -282,7 +282,7 @@ TEST(recipes) {
         { "--lr 0.0006, --warmup 400, --total-batch 524288",
           { "--model=d12" }, 6e-4, 400, 1 << 19 },
         { "--lr 0.0003, --warmup 700, --total-batch 573440",
-          { "--model=gpt2-medium", "--batch=112", "--steps=19k" }, 3e-4, 700, 5 * 112 * 1024 },  /* not 4.6 */
+          { "--model=gpt2-medium", "--batch=112", "--steps=19k" }, 3e-4, 700, 5 * 112 * 1024 },  /* 4.6 rounded */
         { "--lr 0.0017, --warmup 4, --total-batch 524288",
           { "--model=d36", "--optimizer=muon", "--steps=20", "--batch=auto" }, 1.7e-3, 4, 1 << 19 },
         { "--total-batch 1048576", { "--model=gpt2-xl", "--lr=1", "--warmup=9", "--batch=1024" },
