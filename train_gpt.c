@@ -67,8 +67,10 @@ static void prepare_run(Run *run) {
     batch_choose(s, &run->config, TRAIN);
     run->step.sequences = update_sequences(s, run->config.T, run->resume.checkpoint != NULL);
     REQUIRE(!(s->min_lr > s->lr), "--min-lr %g: want at most --lr %g", s->min_lr, s->lr);
-    REQUIRE(!s->early_stop || !s->data || (run->corpus.val && s->val_every), "--early-stop %lld: want validations, by "
-            "--val-every N and --val-data FILE or --val-fraction N", (long long)s->early_stop);
+    const int64_t had = run->resume.settings.early_stop;        /* earlier versions took it without validations */
+    REQUIRE(!s->early_stop || s->early_stop == had || !s->data || (run->corpus.val && s->val_every),
+            "--early-stop %lld: want validations, by --val-every N and --val-data FILE or --val-fraction N",
+            (long long)s->early_stop);
     if (run->resume.checkpoint) resume_check_data(&run->resume, &run->corpus, s);
 }
 

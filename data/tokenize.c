@@ -67,9 +67,9 @@ static const char *const *read_list(const char *path, int *count) {
     return names;
 }
 
-/* Receives the message of fail(), which train_gpt prints. */
+/* Receives the message of fail(), which train_gpt prints: up to its zero byte, as several threads may fail at once. */
 static void send_error(const char *message) {
-    _exit(write((int)errors, message, strlen(message)) > 0 ? 1 : 2);
+    _exit(write((int)errors, message, strlen(message) + 1) > 0 ? 1 : 2);
 }
 
 int main(int argc, char **argv) {

@@ -205,6 +205,7 @@ checkpoint $(last_step "$dir/early-$keep"), best $dir/early-$keep/$best (val los
 done
 expect "a resume of it" "$gpt" --resume "$dir/early-1"
 is "ends at once" "$(cells "$dir/early-1" step | tail -n 1)" $ended
+expect "it may have no validations, as in earlier versions" "$gpt" --resume "$dir/early-1" --val-every 0 --dry-run
 rm "$dir/early-1/best"
 expect "a resume without it" "$gpt" --resume "$dir/early-1" --early-stop 0
 same_files "$dir/worse/step-00000060" "$dir/early-1/step-00000060" model.safetensors optimizer.safetensors
